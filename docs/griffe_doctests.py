@@ -12,7 +12,7 @@ from griffe import Extension, Object
 
 
 class Doctests(Extension):
-    """Puts each doctest into a fence."""
+    """Puts each doctest into a fenced block of code."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
         """Change the docstring of an object that griffe has read."""
@@ -21,7 +21,10 @@ class Doctests(Extension):
 
 
 def fenced(text: str) -> str:
-    """Return a docstring with a fence around each doctest; one ends at a blank line."""
+    """Return a docstring with a fence around each doctest.
+
+    A doctest ends at a blank line or at the end of the docstring.
+    """
     lines = []
     inside = False
     for line in text.splitlines():
@@ -31,10 +34,11 @@ def fenced(text: str) -> str:
         elif not line.strip() and inside:
             lines.append("```")
             inside = False
-        # A fence begins at the margin, and so does what it holds.
-        lines.append(
-            line.lstrip() if inside and line.lstrip().startswith((">>> ", "... ")) else line
-        )
+        if inside and line.lstrip().startswith((">>> ", "... ")):
+            # The fence is at the left margin, so its prompts are too.
+            lines.append(line.lstrip())
+        else:
+            lines.append(line)
     if inside:
         lines.append("```")
     return "\n".join(lines)

@@ -1,8 +1,8 @@
-"""Hooks of the documentation site: pages kept elsewhere, the API, and widgets that work.
+"""Hooks of MkDocs for the documentation site.
 
-README, CONTRIBUTING, CHANGELOG and data/README.md are pages, too, so each text exists once. Links
-to files that are not pages lead to the repository, if pyproject.toml names one, and are plain text
-otherwise.
+They add README, CONTRIBUTING, CHANGELOG and data/README.md as pages, a page of the API for each
+public package, and the live widgets. A link to a file that is not a page leads to the repository if
+pyproject.toml names one, and becomes plain text otherwise.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ API = (
     "machine",
     "widgets",
 )
+# A link or an image of Markdown: "!" for an image, the text, which may hold brackets, the target.
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 LIVE_FOLDER = "live"
@@ -114,6 +115,14 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def _relinked(text: str, folder: Path, files: Files) -> str:
+    """Return Markdown whose links lead to pages of the site or to the repository.
+
+    Args:
+        text: Markdown outside blocks of code.
+        folder: The folder of the source, from which its links are relative.
+        files: The pages of the site.
+    """
+
     def replaced(found: re.Match[str]) -> str:
         image, words, target = found.groups()
         path, _, anchor = target.partition("#")

@@ -1,18 +1,20 @@
-"""The learners' notebooks, from the texts of the lessons.
-
-Idea: a lesson is written once, as a text (jupytext's py:percent) that holds the solutions. The
-learner's notebook is the same without them: what stands between `### BEGIN SOLUTION` and `### END
-SOLUTION` becomes one line to replace. The words of the field stand in labkit_lessons/glossary.toml;
-they become a notebook too, and a lesson's text links to a word where it first uses it. Its head
-says what others say of it: lesson 00 has a row for each lesson in its map, and each lesson ends
-with a line that leads to its neighbours. Where pyproject.toml names the repository's address, a
-badge opens a lesson on a host, and a first cell gets the lab there.
-
-Invariant: the same source gives the same bytes. Ids of cells come from their content, outputs are
-empty, and metadata is ours.
+"""Generator of the learners' notebooks from the texts of the lessons.
 
     python notebooks/build.py            write notebooks/*.ipynb
-    python notebooks/build.py --check    say which differ from their sources, and fail if any does
+    python notebooks/build.py --check    list those that are not up to date, and fail if any is
+
+The source of a lesson is a text in jupytext's py:percent format, with the solutions of its
+exercises. The notebook is generated from it:
+
+- The lines from `### BEGIN SOLUTION` to `### END SOLUTION` become one line, which learners replace.
+- The first use of each word of labkit_lessons/glossary.toml becomes a link to the glossary, which
+  is a notebook of its own.
+- Lesson 00 gets a table of all lessons, and each lesson a last line with links to its neighbours.
+- If pyproject.toml names the address of the repository, badges open the lesson on hosts such as
+  Colab, and its first code cell installs the lab there.
+
+The same source always gives the same bytes: ids of cells are derived from their content, outputs
+are empty, and metadata is constant.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ if importlib.util.find_spec("labkit") is None:
         print(done.stdout, done.stderr if done.returncode else "")
         done.check_returncode()
     importlib.invalidate_caches()"""
-BADGES = {  # what it opens, its picture, the address it leads to
+# Host -> the address of its badge's picture, and the address that the badge leads to.
+BADGES = {
     "Colab": (
         "https://colab.research.google.com/assets/colab-badge.svg",
         "https://colab.research.google.com/github/{place}/blob/{revision}/notebooks/{lesson}.ipynb",
@@ -61,15 +64,15 @@ BADGES = {  # what it opens, its picture, the address it leads to
 
 GITHUB = "https://github.com/"
 GLOSSARY = "glossary.ipynb"
-# Under it, lesson 00 has a row for each.
+# The head of the table of all lessons, in lesson 00.
 MAP = "| | lesson | minutes | you will see |\n|---|---|---|---|\n"
 MAP_ROW = re.compile(r"^\| \**(\w+)\** \| .*(?:\n|$)", re.MULTILINE)
-# Code, formulas, headings, and what is a link already: no word in there becomes a link.
+# Code, formulas, headings and links, in which no word becomes a link.
 UNTOUCHED = r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$\n]*\$|^#.*?$|\[[^\]]*\]\([^)]*\)"
 
 
 def learners(lesson: Lesson) -> Notebook:
-    """Return the learner's notebook: a starter where the solution stands."""
+    """Return the learner's notebook, with a starter in place of each solution."""
     return _notebook(lesson, None)
 
 
@@ -79,11 +82,7 @@ def solved(lesson: Lesson) -> Notebook:
 
 
 def repository() -> str:
-    """Return the setting of [tool.labkit] in pyproject.toml: the repository's address.
-
-    Returns:
-        The address; "" if the project names none.
-    """
+    """Return the repository's address from [tool.labkit] of pyproject.toml, "" if it has none."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return str(settings["tool"]["labkit"]["repository"])
 
@@ -91,8 +90,8 @@ def repository() -> str:
 def for_hosts(cells: list[dict[str, Any]], lesson: str, setting: str) -> list[dict[str, Any]]:
     """Return a lesson's cells with badges under its title and a first cell of code.
 
-    Without an address the cells stay as they are. Only GitHub's addresses get badges: the hosts
-    ask for them.
+    Without an address the cells are returned unchanged. Only addresses on GitHub get badges: Colab
+    and Kaggle open notebooks from there.
 
     Args:
         cells: The cells of the lesson's notebook.
@@ -101,7 +100,7 @@ def for_hosts(cells: list[dict[str, Any]], lesson: str, setting: str) -> list[di
             main.
 
     Raises:
-        ValueError: the setting is an address that a host without a key cannot clone.
+        ValueError: If the setting is not an address that can be cloned without an SSH key.
     """
     if not setting:
         return cells
@@ -113,7 +112,7 @@ def for_hosts(cells: list[dict[str, Any]], lesson: str, setting: str) -> list[di
         )
     address, _, revision = setting.partition("@")
     if address.startswith(GITHUB):
-        # `git clone` takes both, a page's address has neither
+        # `git clone` accepts these endings, but addresses of pages are built without them.
         address = address.removesuffix("/").removesuffix(".git")
     revision = revision or "main"
     place = address.removeprefix(GITHUB)
@@ -137,62 +136,74 @@ def for_hosts(cells: list[dict[str, Any]], lesson: str, setting: str) -> list[di
 
 
 class Head(NamedTuple):
-    """What other lessons say of one: file, number, title, minutes, and what it shows."""
+    """A lesson as other lessons refer to it.
+
+    Attributes:
+        name: The name of its file, such as "06_loss_scaling".
+        number: The number, such as "06".
+        title: The title without the number.
+        minutes: How long it takes.
+        shows: What a learner will see, for the table of all lessons.
+    """
 
     name: str
     number: str
     title: str
     minutes: str
-    seen: str
+    shows: str
 
     @property
     def link(self) -> str:
-        """A link to it, by its number and title."""
+        """A Markdown link to the lesson, by its number and title."""
         return f"[{self.number} · {self.title}]({self.name}.ipynb)"
 
 
 def heads() -> list[Head]:
     """Return all lessons in their order, read from the first lines of each source.
 
-    A field that a source leaves out is "".
+    A field that a source does not have is "".
     """
-    patterns = (
-        r"^# # (?:\w+ · )?([^:\n]+)",
-        r"About (\d+) minutes",
-        r'^# %% \[markdown\] on_the_map="(.*)"$',
-    )
-    found = []
+    all_heads = []
     for lesson in sources():
         text = lesson.text.read_text(encoding="utf-8")
-        said = [re.search(pattern, text, re.MULTILINE) for pattern in patterns]
-        found.append(
-            Head(
-                lesson.name,
-                lesson.name.split("_")[0],
-                *[match[1] if match else "" for match in said],
-            )
+        head = Head(
+            name=lesson.name,
+            number=lesson.name.split("_")[0],
+            title=_first_match(r"^# # (?:\w+ · )?([^:\n]+)", text),
+            minutes=_first_match(r"About (\d+) minutes", text),
+            shows=_first_match(r'^# %% \[markdown\] on_the_map="(.*)"$', text),
         )
-    return found
+        all_heads.append(head)
+    return all_heads
+
+
+def _first_match(pattern: str, text: str) -> str:
+    """Return the group of a pattern's first match, or "" if nothing matches."""
+    match = re.search(pattern, text, re.MULTILINE)
+    return match[1] if match else ""
 
 
 def mapped(text: str) -> str:
-    """Return a cell's text with a row for each lesson in its map.
+    """Return a cell's text with a row for each lesson in the table of lessons, if it has the table.
 
-    A row that the text has already stays until its lesson exists.
+    A row of the text for a lesson that does not exist yet is kept.
     """
     above, head, below = text.partition(MAP)
     if not head:
         return text
     rows = {row[1]: row[0] for row in MAP_ROW.finditer(below)}
-    for name, number, title, minutes, seen in heads():
-        if seen:
-            rows[number] = f"| **{number}** | [{title}]({name}.ipynb) | {minutes} | {seen} |\n"
+    for lesson in heads():
+        if lesson.shows:
+            rows[lesson.number] = (
+                f"| **{lesson.number}** | [{lesson.title}]({lesson.name}.ipynb) | {lesson.minutes} "
+                f"| {lesson.shows} |\n"
+            )
     table = "".join(rows[number] for number in sorted(rows))
     return above + head + table + MAP_ROW.sub("", below)
 
 
 def neighbours(name: str) -> str:
-    """Return the line that leads from a lesson to its neighbours and to the map.
+    """Return a line with links from a lesson to its neighbours and to the table of all lessons.
 
     Returns:
         The line; "" if the lesson is the only one.
@@ -201,12 +212,13 @@ def neighbours(name: str) -> str:
     at = [lesson.name for lesson in every].index(name)
     before = [f"← {lesson.link}" for lesson in every[max(at - 1, 0) : at]]
     after = [f"{lesson.link} →" for lesson in every[at + 1 : at + 2]]
+    # From the second lesson, the link to the lesson before already leads to the table.
     to_map = [f"[all lessons]({every[0].name}.ipynb)"] if at > 1 else []
     return " &emsp; ".join([*before, *to_map, *after])
 
 
 def terms() -> dict[str, dict[str, Any]]:
-    """Return the words of the field: name -> what glossary.toml says of it."""
+    """Return the rows of glossary.toml by their words."""
     return tomllib.loads((SOURCES / "glossary.toml").read_text(encoding="utf-8"))
 
 
@@ -229,12 +241,11 @@ def glossary() -> Notebook:
 
 
 def anchor_of(name: str) -> str:
-    """Return the target of a link to a word: the word's cell.
+    """Return the target of a link to a word of the glossary.
 
-    JupyterLab and an HTML export find the cell by its id.
-
-    (By its heading JupyterLab finds it only once the cell is drawn, so not in a notebook that the
-    link opens.)
+    The link names the word's cell by its id, which JupyterLab and HTML exports find. JupyterLab
+    finds a heading only after its cell has been drawn, which is too late if the link opens the
+    glossary.
 
     >>> anchor_of("loss scale")
     'glossary.ipynb#cell-id=loss-scale'
@@ -259,14 +270,13 @@ def typeset(text: str) -> str:
 def linked(text: str, names: dict[str, str]) -> str:
     """Return a cell's text with a link at the first appearance of each word.
 
-    Linked words are removed from `names`.
-
-    Formulas, headings and what is a link already stay as they are; so does code, unless all of it
-    is a word.
+    Formulas, headings and links are not changed, nor is inline code, unless the whole of it is a
+    word.
 
     Args:
         text: Markdown of the cell.
-        names: spelling -> the word of the glossary that it stands for.
+        names: Spelling -> word of the glossary. All spellings of a word that is linked are removed,
+            so that it is linked once in a lesson.
 
     >>> linked("One ulp, two ulps; `ulp`", {"ulp": "ulp"})
     'One [ulp](glossary.ipynb#cell-id=ulp), two ulps; `ulp`'
@@ -276,12 +286,14 @@ def linked(text: str, names: dict[str, str]) -> str:
     word = re.compile(pattern, re.MULTILINE | re.DOTALL | re.IGNORECASE)
 
     def link(found: re.Match[str]) -> str:
-        spelling = _spelling(found["word"] or found[0], names)  # `growth_factor` is a word, too
+        # Inline code matches UNTOUCHED, so it has no group "word"; as a whole it may be a word.
+        spelling = _spelling(found["word"] or found[0], names)
         if spelling is None:
             return found[0]
         name = names[spelling]
-        for known in [known for known, its in names.items() if its == name]:
-            del names[known]
+        for other in list(names):
+            if names[other] == name:
+                del names[other]
         return f"[{found[0]}]({anchor_of(name)})"
 
     return word.sub(link, text) if names else text
@@ -303,14 +315,14 @@ def target_of(lesson: Lesson) -> Path:
 
 
 def wanted() -> dict[Path, str]:
-    """Return the text of each learner's notebook, the glossary among them, by where it belongs."""
+    """Return the texts of all learners' notebooks and of the glossary, by their paths."""
     return {NOTEBOOKS / GLOSSARY: text_of(glossary())} | {
         target_of(s): text_of(learners(s)) for s in sources()
     }
 
 
 def stale() -> list[Path]:
-    """Return the notebooks that are missing, lack a source, or differ from what theirs gives."""
+    """Return the notebooks that are missing, have no source, or differ from what it gives."""
     texts = wanted()
     written = {path: path.read_text(encoding="utf-8") for path in NOTEBOOKS.glob("*.ipynb")}
     return sorted(
@@ -327,28 +339,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--check", action="store_true", help="write nothing; fail if a notebook is not up to date"
     )
     check = parser.parse_args(arguments).check
-    changed = stale()
-    if check:
-        for path in changed:
-            print(
-                f"{path.name} differs from its source; `make notebooks` writes it anew",
-                file=sys.stderr,
-            )
-        return 1 if changed else 0
     texts = wanted()
-    for path in changed:
-        if path in texts:
+    status = 0
+    for path in stale():
+        if path not in texts:
+            message = f"{path.name} has no source in {SOURCES}: delete it, or write one"
+            print(message, file=sys.stderr)
+            status = 1
+        elif check:
+            message = f"{path.name} differs from its source; `make notebooks` writes it"
+            print(message, file=sys.stderr)
+            status = 1
+        else:
             path.write_text(texts[path], encoding="utf-8", newline="\n")
             print(f"wrote {path.name}")
-        else:
-            print(
-                f"{path.name} has no source in {SOURCES}: delete it, or write one", file=sys.stderr
-            )
-    return 1 if set(changed) - texts.keys() else 0
+    return status
 
 
 def _notebook(lesson: Lesson, edit: Callable[[str], str] | None) -> Notebook:
-    """Return a lesson as a notebook, each code cell edited, and its text with links."""
+    """Return a lesson as a notebook whose code cells are edited and whose text has links.
+
+    Args:
+        lesson: The lesson.
+        edit: Turns the source of a code cell into what the notebook has; None puts starters in
+            place of the solutions.
+    """
     names = {
         spelling: name for name, row in terms().items() for spelling in row.get("spellings", [name])
     }
@@ -370,7 +385,11 @@ def _explained(name: str, row: dict[str, Any]) -> str:
 
 
 def _spelling(found: str, names: dict[str, str]) -> str | None:
-    """Return the spelling that was found: a name with a capital letter stands only for itself."""
+    """Return the key of `names` that a word of a text is an instance of, or None.
+
+    A word may be capitalised where `names` has small letters, as at the start of a sentence, but
+    not the other way round.
+    """
     for spelling in (found, found.lower(), found[:1].lower() + found[1:]):
         if spelling in names:
             return spelling

@@ -1,4 +1,4 @@
-"""Rounding of torch tensors, bit by bit as that of arrays."""
+"""Rounding of torch tensors equals the rounding of numpy arrays, bit by bit."""
 
 import itertools
 
@@ -35,8 +35,8 @@ def random_floats(count, seed=0):
 
 
 def ties(format, dtype):
-    """Values, half-way points, and the numbers of `dtype` next to each; beyond max as well; both
-    signs.
+    """Return values of a format, the points halfway between them, and the neighbours of each in
+    `dtype`; with both signs, and beyond the format's maximum.
     """
     values = decode(
         np.random.default_rng(1).integers(format.max_code, size=20_000, dtype=np.uint64), format
@@ -51,23 +51,28 @@ def ties(format, dtype):
 
 
 def assert_equal_bits(tensor, wanted, what=""):
+    """Compare bit by bit; NaNs too, since both functions return the default NaN."""
     got = tensor.cpu().numpy()
     assert got.dtype == wanted.dtype
-    assert got.tobytes() == wanted.tobytes(), what  # NaNs as well: both give the default one
+    assert got.tobytes() == wanted.tobytes(), what
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("rounding", Rounding, ids=lambda mode: mode.name)
 def test_every_format_and_mode_equals_the_numpy_rounding(rounding, device):
-    stochastic = rounding is Rounding.STOCHASTIC
     for format, dtype in itertools.product(
         (*FORMATS.values(), MINE, WIDE), (np.float32, np.float64)
     ):
-        with np.errstate(invalid="ignore"):  # signalling NaNs
+        # numpy warns of signalling NaNs among the random floats
+        with np.errstate(invalid="ignore"):
             values = np.concatenate([ties(format, dtype), random_floats(20_000).astype(dtype)])
-        values = values if format.nan_code is not None else np.nan_to_num(values, nan=1.0)
-        bits = np.random.default_rng(2).integers(2**32, size=values.shape) if stochastic else None
-        tensor_bits = torch.from_numpy(bits).to(device) if stochastic else None
+        if format.nan_code is None:
+            values = np.nan_to_num(values, nan=1.0)
+        bits = None
+        tensor_bits = None
+        if rounding is Rounding.STOCHASTIC:
+            bits = np.random.default_rng(2).integers(2**32, size=values.shape)
+            tensor_bits = torch.from_numpy(bits).to(device)
         for overflow in Overflow:
             got = round_tensor(
                 torch.from_numpy(values).to(device), format, rounding, overflow, tensor_bits
@@ -75,50 +80,60 @@ def test_every_format_and_mode_equals_the_numpy_rounding(rounding, device):
             assert_equal_bits(got, round_to(values, format, rounding, overflow, bits), format.name)
 
 
-def test_a_million_random_floats_as_numpy_and_as_torchs_own_cast():
-    for format in (FP16, BF16, E5M2, E4M3, MINE):
-        values = random_floats(1_000_000, seed=format.bits)
-        for device in DEVICES:
-            got = round_tensor(torch.from_numpy(values).to(device), format)
-            assert_equal_bits(got, round_to(values, format), format.name)
-        if format in (FP16, BF16):
-            numbers = torch.from_numpy(np.nan_to_num(values, nan=1.0))
-            assert_equal_bits(
-                round_tensor(numbers, format),
-                numbers.to(dtype_of(format)).float().numpy(),
-                format.name,
-            )
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("format", [FP16, BF16, E5M2, E4M3, MINE], ids=lambda each: each.name)
+def test_a_million_random_floats_equal_the_numpy_rounding(format: Format, device: str) -> None:
+    values = random_floats(1_000_000, seed=format.bits)
+    got = round_tensor(torch.from_numpy(values).to(device), format)
+    assert_equal_bits(got, round_to(values, format))
 
 
-def test_tensors_keep_their_dtype():
+@pytest.mark.parametrize("format", [FP16, BF16], ids=lambda each: each.name)
+def test_a_million_random_floats_equal_torchs_own_cast(format: Format) -> None:
+    values = random_floats(1_000_000, seed=format.bits)
+    numbers = torch.from_numpy(np.nan_to_num(values, nan=1.0))
+    cast = numbers.to(dtype_of(format)).float().numpy()
+    assert_equal_bits(round_tensor(numbers, format), cast)
+
+
+def test_fp64_is_rounded_once():
     value = torch.tensor([1 + 2.0**-11 + 2.0**-30], dtype=torch.float64)
-    assert round_tensor(value, FP16).item() == 1 + 2**-10, "rounded once: value.half() gives 1"
-    assert round_tensor(torch.tensor([0.1]), FP64).item() == torch.tensor(0.1).item(), (
-        "never widened"
-    )
-    for dtype, format in itertools.product(
-        (torch.float16, torch.bfloat16), (E5M2, TF32, FP32, E2M1)
-    ):
-        values = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(dtype)
-        values = values if format.nan_code is not None else values.nan_to_num(nan=1.0)
-        rounded = round_tensor(values, format)
-        assert rounded.dtype == dtype
-        assert np.array_equal(
-            rounded.float().numpy(), round_to(values.float().numpy(), format), equal_nan=True
-        )
+    assert round_tensor(value, FP16).item() == 1 + 2**-10
+    # torch rounds to FP32 first, which makes a tie of it
+    assert value.half().item() == 1
 
 
-def test_shapes_strides_and_memory():
+def test_rounding_to_a_wider_format_changes_nothing():
+    value = torch.tensor([0.1])
+    assert torch.equal(round_tensor(value, FP64), value)
+
+
+@pytest.mark.parametrize("format", [E5M2, TF32, FP32, E2M1], ids=lambda each: each.name)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_tensors_keep_their_dtype(dtype: torch.dtype, format: Format) -> None:
+    values = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(dtype)
+    if format.nan_code is None:
+        values = values.nan_to_num(nan=1.0)
+    rounded = round_tensor(values, format)
+    assert rounded.dtype == dtype
+    wanted = round_to(values.float().numpy(), format)
+    assert np.array_equal(rounded.float().numpy(), wanted, equal_nan=True)
+
+
+@pytest.mark.parametrize("format", [FP16, E4M3, FP32], ids=lambda each: each.name)
+def test_a_tensor_with_strides_is_rounded_into_new_memory(format: Format) -> None:
     grid = torch.linspace(0, 1, 20).reshape(4, 5)
     before = grid.clone()
-    for format in (FP16, E4M3, FP32):
-        rounded = round_tensor(grid.T[::2], format)
-        assert np.array_equal(rounded.numpy(), round_to(before.numpy(), format).T[::2])
-        rounded.fill_(7)
-        assert torch.equal(grid, before)
-    assert round_tensor(torch.tensor(0.1), MINE).shape == ()
-    assert round_tensor(torch.empty(0, 3), E4M3).shape == (0, 3)
-    assert round_tensor(grid.T.expand(2, 5, 4), E5M2).shape == (2, 5, 4)
+    rounded = round_tensor(grid.T[::2], format)
+    assert np.array_equal(rounded.numpy(), round_to(before.numpy(), format).T[::2])
+    rounded.fill_(7)
+    assert torch.equal(grid, before)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (2, 5, 4)], ids=str)
+def test_rounding_keeps_the_shape(shape: tuple[int, ...]) -> None:
+    tensor = torch.tensor(0.1).expand(shape)
+    assert round_tensor(tensor, E4M3).shape == shape
 
 
 def test_a_large_tensor_is_rounded_in_pieces_that_fit_together():
@@ -141,9 +156,9 @@ def two_threads():
 
 
 def test_what_is_rounded_in_pieces_wakes_no_threads(two_threads):
-    # torch works in parallel above 2^15 elements, and MKL, which it asks for whole numbers, from
-    # 2^12. A dozen such operations on each piece wait for all threads each time; on a busy machine
-    # that is milliseconds.
+    # torch works in parallel above 2^15 elements. MKL, which torch calls to round to whole numbers,
+    # does from 2^12. Each of the dozen operations on a piece would wait for all threads; on a busy
+    # machine that takes milliseconds.
     modes = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]
     for dtype, rounding in itertools.product((torch.float32, torch.float64), modes):
         largest = operations(round_tensor, torch.randn(2**17, dtype=dtype), E4M3, rounding)
@@ -157,59 +172,90 @@ def test_what_is_rounded_in_pieces_wakes_no_threads(two_threads):
         assert max(by_mkl) < 2**12, (dtype, rounding)
 
 
-def test_dtypes_and_formats_name_each_other():
-    for format, dtype in {
-        FP64: torch.float64,
-        FP32: torch.float32,
-        FP16: torch.float16,
-        BF16: torch.bfloat16,
-    }.items():
-        assert dtype_of(format) is dtype
-        assert format_of(dtype) == format
-    for format in (E5M2, E4M3):
-        values = (
-            torch.arange(256, dtype=torch.int32)
-            .to(torch.uint8)
-            .view(dtype_of(format))
-            .double()
-            .numpy()
-        )
-        assert np.array_equal(values, decode(np.arange(256), format), equal_nan=True)
-    for format in (FP64, FP32, FP16, BF16, E5M2, E4M3):
-        info = torch.finfo(dtype_of(format))
-        assert info.max == format.max
-        assert info.smallest_normal == format.smallest_normal
-        assert info.eps == format.epsilon
-    with pytest.raises(
-        ValueError, match=r"torch has no dtype for mine; .* round_tensor\(tensor, mine\)"
-    ):
+@pytest.mark.parametrize(
+    ("format", "dtype"),
+    [
+        (FP64, torch.float64),
+        (FP32, torch.float32),
+        (FP16, torch.float16),
+        (BF16, torch.bfloat16),
+    ],
+    ids=str,
+)
+def test_dtypes_and_formats_name_each_other(format: Format, dtype: torch.dtype) -> None:
+    assert dtype_of(format) is dtype
+    assert format_of(dtype) == format
+
+
+@pytest.mark.parametrize("format", [E5M2, E4M3], ids=lambda each: each.name)
+def test_codes_of_8_bits_decode_as_torch_decodes_them(format: Format) -> None:
+    codes = torch.arange(256, dtype=torch.int32).to(torch.uint8)
+    values = codes.view(dtype_of(format)).double().numpy()
+    assert np.array_equal(values, decode(np.arange(256), format), equal_nan=True)
+
+
+@pytest.mark.parametrize("format", [FP64, FP32, FP16, BF16, E5M2, E4M3], ids=lambda each: each.name)
+def test_limits_of_a_format_equal_those_of_torch(format: Format) -> None:
+    info = torch.finfo(dtype_of(format))
+    assert info.max == format.max
+    assert info.smallest_normal == format.smallest_normal
+    assert info.eps == format.epsilon
+
+
+def test_a_format_without_a_dtype_is_refused():
+    message = r"torch has no dtype for mine; .* round_tensor\(tensor, mine\)"
+    with pytest.raises(ValueError, match=message):
         dtype_of(MINE)
+
+
+def test_a_dtype_without_a_format_is_refused():
     with pytest.raises(ValueError, match=r"expected a dtype of .*got torch\.int64"):
         format_of(torch.int64)
 
 
-def test_what_cannot_be_rounded_is_explained():
-    weights = torch.ones(3, requires_grad=True)
-    for tensor, format, error, explanation in [
+@pytest.mark.parametrize(
+    ("tensor", "format", "error", "explanation"),
+    [
         (torch.ones(2, dtype=torch.int32), FP16, TypeError, "torch.int32"),
         (torch.ones(2, dtype=torch.complex64), FP16, TypeError, "torch.complex64"),
         (torch.ones(2).half(), BF16, ValueError, "BF16 has values that FP16 cannot hold"),
         (torch.tensor([torch.nan]), E2M1, ValueError, "E2M1 has no NaN"),
-        (weights, FP16, ValueError, r"no gradient.*\.detach\(\)"),
-    ]:
-        with pytest.raises(error, match=explanation):
-            round_tensor(tensor, format)
+        (torch.ones(3, requires_grad=True), FP16, ValueError, r"no gradient.*\.detach\(\)"),
+    ],
+    ids=["integers", "complex", "narrower", "NaN", "requires_grad"],
+)
+def test_a_tensor_that_cannot_be_rounded_is_explained(
+    tensor: torch.Tensor, format: Format, error: type[Exception], explanation: str
+) -> None:
+    with pytest.raises(error, match=explanation):
+        round_tensor(tensor, format)
+
+
+def test_weights_can_be_rounded_without_gradients():
+    weights = torch.ones(3, requires_grad=True)
     with torch.no_grad():
         assert not round_tensor(weights, FP16).requires_grad
-    for rounding, bits in [
-        (Rounding.STOCHASTIC, None),
-        (Rounding.STOCHASTIC, torch.zeros(2, dtype=torch.int64)),
-        (Rounding.STOCHASTIC, torch.zeros(3)),
-        (Rounding.STOCHASTIC, torch.zeros(3, dtype=torch.bool)),
-        # int32 holds only half of them
-        (Rounding.STOCHASTIC, torch.tensor([0, 1, -1], dtype=torch.int32)),
-        (Rounding.STOCHASTIC, torch.tensor([0, 1, 2**32])),
-        (Rounding.NEAREST_EVEN, torch.zeros(3, dtype=torch.int64)),
-    ]:
-        with pytest.raises(ValueError, match="random_bits"):
-            round_tensor(torch.ones(3), FP16, rounding, random_bits=bits)
+
+
+@pytest.mark.parametrize(
+    "bits",
+    [
+        None,
+        torch.zeros(2, dtype=torch.int64),
+        torch.zeros(3),
+        torch.zeros(3, dtype=torch.bool),
+        # int32 holds only half of the numbers from 0 to 2^32 - 1
+        torch.tensor([0, 1, -1], dtype=torch.int32),
+        torch.tensor([0, 1, 2**32]),
+    ],
+    ids=["none", "shape", "floats", "booleans", "negative", "too large"],
+)
+def test_wrong_random_bits_are_refused(bits: torch.Tensor | None) -> None:
+    with pytest.raises(ValueError, match="random_bits"):
+        round_tensor(torch.ones(3), FP16, Rounding.STOCHASTIC, random_bits=bits)
+
+
+def test_random_bits_without_stochastic_rounding_are_refused():
+    bits = torch.zeros(3, dtype=torch.int64)
+    with pytest.raises(ValueError, match="random_bits"):
+        round_tensor(torch.ones(3), FP16, Rounding.NEAREST_EVEN, random_bits=bits)

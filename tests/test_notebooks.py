@@ -1,6 +1,5 @@
 """The lessons' notebooks: equal to their sources, run from top to bottom, and solvable."""
 
-import copy
 import itertools
 import os
 import re
@@ -67,7 +66,7 @@ x = 1
 
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of notebooks with one source in it, and build.py at work there."""
+    """A folder of notebooks with one source, in which build.py works."""
     monkeypatch.setattr(build, "NOTEBOOKS", tmp_path)
     monkeypatch.setattr(build, "SOURCES", tmp_path / "source")
     (tmp_path / "source" / "lesson_01_lesson").mkdir(parents=True)
@@ -79,9 +78,8 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_solution_becomes_a_starter(house: Path) -> None:
-    source = build.lesson("01_lesson")
-    handed_out = build.learners(source)
-    solved = build.solved(source)
+    handed_out = build.learners(build.lesson("01_lesson"))
+    nbformat.validate(nbformat.from_dict(handed_out))
     assert "".join(code_cells(handed_out)[1]["source"]).splitlines() == [
         "def double(x):",
         '    """Return twice x."""',
@@ -90,14 +88,23 @@ def test_solution_becomes_a_starter(house: Path) -> None:
         "",
         "double(x)",
     ]
+
+
+def test_handed_out_and_solved_differ_in_the_solution_only(house: Path) -> None:
+    source = build.lesson("01_lesson")
+    handed_out = build.learners(source)
+    solved = build.solved(source)
     assert "    return 2 * x\n" in code_cells(solved)[1]["source"]
-    filled = copy.deepcopy(handed_out)
-    code_cells(filled)[1]["source"] = code_cells(solved)[1]["source"]
-    assert filled == solved, "nothing else changes"
-    nbformat.validate(nbformat.from_dict(handed_out))
+    code_cells(handed_out)[1]["source"] = code_cells(solved)[1]["source"]
+    assert handed_out == solved
+
+
+def test_a_new_cell_changes_no_other_cell(house: Path) -> None:
+    source = build.lesson("01_lesson")
+    before = build.learners(source)
     source.text.write_text("# %%\nbefore = True\n" + SOURCE)
     after = build.learners(source)
-    assert after["cells"][1:] == handed_out["cells"]
+    assert after["cells"][1:] == before["cells"]
     assert len({cell["id"] for cell in after["cells"]}) == len(after["cells"])
 
 
@@ -122,31 +129,41 @@ def test_new_lesson_is_linked_from_its_neighbours(house: Path) -> None:
     ]
 
 
-def test_check_tells_what_differs_and_writing_mends_it(
+def test_check_names_a_notebook_until_it_is_written(
     house: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert build.main(["--check"]) == 1
     assert "01_lesson.ipynb differs from its source" in capsys.readouterr().err
     assert build.main([]) == 0
     assert build.main(["--check"]) == 0
+
+
+@pytest.mark.parametrize("arguments", [[], ["--check"]], ids=["write", "check"])
+def test_a_notebook_without_a_source_is_named(
+    arguments: list[str], house: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build.main([])
     (house / "99_stray.ipynb").write_text("{}")
-    assert build.main(["--check"]) == 1
-    assert build.main([]) == 1
+    assert build.main(arguments) == 1
     assert "99_stray.ipynb has no source" in capsys.readouterr().err
 
 
-def test_a_source_that_is_wrong_says_so(house: Path) -> None:
-    for source, says in (
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
         ("# %%\n### BEGIN SOLUTION\nx = 1\n", "ends with ### END SOLUTION"),
         ("# %%\n### END SOLUTION\nx = 1\n", "begins with ### BEGIN SOLUTION"),
         (
             '# %% id="same"\nx = 1\n\n# %% id="same"\ny = 1\n',
             "more than one cell has the id 'same'",
         ),
-    ):
-        build.lesson("01_lesson").text.write_text(source)
-        with pytest.raises(ValueError, match=says):
-            build.learners(build.lesson("01_lesson"))
+    ],
+    ids=["no end", "no beginning", "same id"],
+)
+def test_a_wrong_source_is_refused(source: str, message: str, house: Path) -> None:
+    build.lesson("01_lesson").text.write_text(source)
+    with pytest.raises(ValueError, match=message):
+        build.learners(build.lesson("01_lesson"))
 
 
 # --- the lessons as they are written ---
@@ -154,21 +171,25 @@ def test_a_source_that_is_wrong_says_so(house: Path) -> None:
 
 def test_the_learners_notebooks_equal_their_sources() -> None:
     assert {"00_start", *LESSONS} <= {source.name for source in SOURCES}
-    assert build.stale() == [], "`make notebooks` writes them anew"
+    assert build.stale() == [], "`make notebooks` writes them"
 
 
-def test_lesson_is_valid_and_its_cells_fit_a_screen() -> None:
-    for source in SOURCES:
-        notebook = build.learners(source)
-        nbformat.validate(nbformat.from_dict(notebook))
-        assert all(
-            cell["outputs"] == [] and cell["execution_count"] is None
-            for cell in code_cells(notebook)
-        )
-        long = [
-            cell["id"] for cell in code_cells(build.solved(source)) if len(cell["source"]) > SCREEN
-        ]
-        assert not long, (source.name, long)
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+def test_notebook_of_a_lesson_is_valid(source: Lesson) -> None:
+    nbformat.validate(nbformat.from_dict(build.learners(source)))
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+def test_notebook_of_a_lesson_is_handed_out_without_outputs(source: Lesson) -> None:
+    for cell in code_cells(build.learners(source)):
+        assert cell["outputs"] == [], cell["id"]
+        assert cell["execution_count"] is None, cell["id"]
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+def test_cells_of_a_lesson_fit_a_screen(source: Lesson) -> None:
+    cells = code_cells(build.solved(source))
+    assert [cell["id"] for cell in cells if len(cell["source"]) > SCREEN] == []
 
 
 def test_every_exercise_has_one_cell_found_by_tag_and_by_id() -> None:
@@ -179,21 +200,22 @@ def test_every_exercise_has_one_cell_found_by_tag_and_by_id() -> None:
             for exercise in EXERCISES.values()
             if exercise.lesson == source.name
         }
-        found = {tag: cell for cell in cells for tag in cell["metadata"].get("tags", [])}
+        tagged = {tag: cell for cell in cells for tag in cell["metadata"].get("tags", [])}
         assert sorted(tags({"cells": cells}, "exercise-")) == sorted(
             tag.removeprefix("exercise-") for tag in expected
         )
         for tag, exercise in expected.items():
-            assert found[tag]["id"] == exercise.cell_id
-            assert f"def {exercise.call}:" in "".join(found[tag]["source"])
+            cell = tagged[tag]
+            assert cell["id"] == exercise.cell_id
+            assert f"def {exercise.call}:" in "".join(cell["source"])
             starter = REPAIR if exercise.id.startswith("clinic.") else STARTER
-            assert starter in "".join(found[tag]["source"])
-            assert found[tag]["source"][-1] == f'check("{exercise.id}", {exercise.entry})'
+            assert starter in "".join(cell["source"])
+            assert cell["source"][-1] == f'check("{exercise.id}", {exercise.entry})'
 
 
 # --- the lessons as they run: every notebook in a fresh kernel ---
 
-# What a lesson measures on a CPU, it measures in small cases.
+# The first cell of a run: lessons that measure on a CPU then use small cases.
 SMALL = {
     "cell_type": "code",
     "id": "small",
@@ -222,16 +244,19 @@ def answered_later(source: Lesson) -> dict[str, Any]:
     return {**notebook, "cells": [SMALL, *itertools.chain.from_iterable(twice)]}
 
 
-# A hang is ended where it happens, by a limit for each cell and each exercise that grows with how
-# slow the machine is.
+# The limits of each cell and each exercise, which grow with how slow the machine is, end a hang
+# before pytest-timeout does.
 patient = pytest.mark.timeout(3600)
 
 
 def execute(
     notebook: dict[str, Any], environment: Mapping[str, str] = os.environ
 ) -> dict[str, Any]:
-    """Run a notebook in a kernel of its own and return it; raises what a red cell raised, and names
-    one that hangs.
+    """Run a notebook in a kernel of its own, and return it with its outputs.
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: If a cell raises.
+        nbclient.exceptions.CellTimeoutError: If a cell hangs.
     """
     document = nbformat.reads(build.text_of(notebook), as_version=4)
     slow = slowness()
@@ -241,7 +266,8 @@ def execute(
         startup_timeout=int(60 * slow),
         kernel_name="python3",
         resources={"metadata": {"path": str(build.NOTEBOOKS)}},
-    ).execute(env={**environment, "LABKIT_ANSWERS": "off"})  # a checkout may be a learner's own
+        # The checkout may be a learner's own, whose answers are not overwritten.
+    ).execute(env={**environment, "LABKIT_ANSWERS": "off"})
     return cast("dict[str, Any]", document)
 
 
@@ -258,7 +284,8 @@ def shown(cell: dict[str, Any]) -> str:
 @patient
 @pytest.mark.parametrize(
     "source",
-    [  # where answers train, tests/grading checks each exercise by itself
+    [
+        # tests/grading checks each exercise of TRAINING by itself
         pytest.param(
             source, id=source.name, marks=pytest.mark.slow if source.name in TRAINING else ()
         )
