@@ -67,7 +67,7 @@ docs: $(VENV)/.test-ready  ## write docs/errors.md and docs/widgets.md, and the 
 hosts: $(VENV)/.test-ready  ## test the lab on classroom hosts, all or HOSTS="NAME ...", into data/hosts.md
 	@$(VENV_PYTHON) tests/hosts/run.py $(HOSTS)
 
-pictures: $(VENV)/.test-ready  ## take the pictures of README and of docs/widgets.md anew, in a real browser
+pictures: $(VENV)/.test-ready  ## take the pictures of README and of docs/widgets.md, in a real browser
 	@$(VENV_PYTHON) docs/widgets.py --pictures
 	@LABKIT_REQUIRE_BROWSER=1 $(VENV_PYTHON) -m docs.pictures
 

@@ -347,7 +347,7 @@ def test_start_explains_a_widget_that_is_not_shown() -> None:
     text = " ".join(texts()["00_start"].split())
     # The words of JupyterLab, which people search for.
     assert "`Error displaying widget: model not found`" in text
-    assert "*Run > Run All Cells* makes the widget anew" in text
+    assert "*Run > Run All Cells* creates the widget again" in text
 
 
 def test_start_says_to_answer_before_the_next_cell() -> None:

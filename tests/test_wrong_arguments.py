@@ -64,7 +64,7 @@ def report() -> Any:
     return amp.step_report(decision())
 
 
-# package.function -> its arguments, made anew for each call
+# package.function -> a function that makes its arguments for a call
 VALID: dict[str, Callable[[], dict[str, Any]]] = {
     "formats.add": lambda: {**NUMBERS, **HOW},
     "formats.multiply": lambda: {**NUMBERS, **HOW},

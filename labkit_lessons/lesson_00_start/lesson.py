@@ -176,11 +176,11 @@ pulse()
 # - **`ModuleNotFoundError: labkit`**: the notebook runs with another Python. *Kernel > Change
 #   Kernel*, or close JupyterLab and start it with `make lab`.
 # - **`Saved with the notebook`** stands below a widget: you have opened the notebook again, and its
-#   Python has ended. The picture is as you left it. *Run > Run All Cells* makes the widget anew.
+#   Python has ended. The picture is as you left it. *Run > Run All Cells* creates the widget again.
 #   Your text and your predictions stay.
 # - **`This widget was not saved with the notebook`**, or
 #   **`Error displaying widget: model not found`**: the widget is lost, for instance with a kernel
-#   that ended before you saved. *Run > Run All Cells* makes it anew. Your text stays.
+#   that ended before you saved. *Run > Run All Cells* creates it again. Your text stays.
 # - **A widget is a line of text**: the pulse cell above says what to do.
 # - **Everything hangs**: the square button stops the cell, and between cells it pauses a live
 #   training; *Kernel > Restart Kernel* starts afresh. Your text stays.

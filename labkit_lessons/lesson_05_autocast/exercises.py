@@ -683,7 +683,7 @@ CACHE = Exercise(
     between makes it stale. torch counts a tensor's edits in `_version`; its own autocast does not
     look, and returns the old cast.
 
-    Oracle in the tests: casting anew every time, which must give the same tensors.""",
+    Oracle in the tests: casting every time, which must give the same tensors.""",
     checks=(
         Check("a weight that is used again is not cast again", 1, _used_again),
         Check(

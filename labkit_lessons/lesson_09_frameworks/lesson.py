@@ -762,7 +762,7 @@ print("casts in the captured graph:", *casts_captured(small_network(), torch.one
 
 # %% [markdown]
 # There are five: the input, two weights and two biases. `torch.compile` recorded the casts of
-# autocast at the first call. If you change autocast afterwards, it compiles anew.
+# autocast at the first call. If you change autocast afterwards, it compiles again.
 
 # %% [markdown]
 # ## What was settled

@@ -119,7 +119,7 @@ def configuration(room: Classroom, monkeypatch: pytest.MonkeyPatch) -> MagicMock
     for module, classes in names.items():
         stand_in = SimpleNamespace(**{name: type(name, (), {}) for name in classes})
         monkeypatch.setitem(sys.modules, f"jupyterhub{module}", stand_in)
-    # Import hub_config anew, with the stand-ins; `setitem` has the former one restored at the end.
+    # hub_config is imported again, with the stand-ins; `setitem` restores the module at the end.
     monkeypatch.setitem(sys.modules, "labkit.classroom.hub_config", None)
     del sys.modules["labkit.classroom.hub_config"]
     at_exit: list[tuple[Any, ...]] = []

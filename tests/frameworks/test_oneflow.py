@@ -247,7 +247,7 @@ def test_graph_replaces_build_after_two_calls(recwarn):
     assert "eager autocast is used" in warning
 
 
-def test_what_changes_after_the_first_calls_is_decided_anew(recwarn):
+def test_what_changes_after_the_first_calls_is_decided_again(recwarn):
     dtypes = {
         "another module": HALF,
         "another end": HALF,

@@ -419,9 +419,9 @@ def test_random_steps_are_torchs_bit_for_bit(fused, lowest, steps):
     assert min(skipped / steps, 10 * at_the_top / steps) > 0.1, "the walk met what it should"
 
 
-# What PyTorch's own tests ask of its GradScaler, asked anew of both. Each docstring names the case
-# of pytorch/test/test_torch.py (or test_cuda.py) that it restates; what the random walk above meets
-# (two optimizers of which one overflows, clipping, fused steps) is not repeated.
+# PyTorch's own tests of its GradScaler, restated for both scalers. Each docstring names the case of
+# pytorch/test/test_torch.py or test_cuda.py. Cases that the random walk above covers (two optimizers
+# of which one overflows, clipping, fused steps) are not repeated.
 
 
 def test_inf_after_unscaling_reaches_the_weights(make_scaler):

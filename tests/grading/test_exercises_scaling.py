@@ -90,7 +90,7 @@ def test_the_softmax_is_torchs_in_fp64_rounded() -> None:
         )
 
 
-def test_the_cache_uses_what_casting_anew_would_give() -> None:
+def test_the_cache_uses_what_a_new_cast_would_give() -> None:
     for weights, events in cases("autocast.cache"):
         now = {name: weight.clone() for name, weight in weights.items()}
         expected = []

@@ -25,7 +25,11 @@ RULES = (
 
 
 def without_places(text: str, places: dict[str, Path]) -> str:
-    """Return a text with placeholders for folders, by name, and for what each run has anew.
+    """Return a text with placeholders for folders and for values that differ between runs.
+
+    Args:
+        text: The text.
+        places: Placeholder -> the folder that it replaces.
 
     >>> text = "in /tmp/x1/train.py: <object at 0x7f00aa11bb22>, 12.5 MiB"
     >>> without_places(text, {"HERE": Path("/tmp/x1")})

@@ -8,7 +8,9 @@ from importlib import import_module
 from pathlib import Path
 
 import torch
-import torch._dynamo  # which torch imports with the first optimizer, in each process anew
+
+# torch imports it with a process's first optimizer, which would be part of that recording.
+import torch._dynamo
 
 from tests.guard.processes import Item, run_all
 from tests.guard.trees import guarded_tree

@@ -2,12 +2,12 @@
 
     python -m tests.guard speed OLD_TREE [--tree TREE] [--seconds 4] [--pairs 3] [--only WORD]
 
-A block of steps runs in the one process and then in the other, so that both find the machine alike;
-which of the two is first is drawn anew for each pair of blocks. The ratio of a case is the median
-of its blocks' ratios, new to old, with a 95% interval of that median by the order of the ratios,
-which assumes no distribution. Processes are started anew a few times, since where memory lies makes
-one process a percent faster than the next. `speed` of a tree against itself shows what the ratios
-are worth on this machine.
+A block of steps runs in one process and then in the other, so that a load of the machine slows
+both. Which of them is first is drawn at random for each pair of blocks. The ratio of a case is the
+median of its blocks' ratios, new to old, with a 95% interval from the order of the ratios, which
+assumes no distribution. Processes are started several times, since the layout of memory makes one
+process a percent faster than the next. Comparing a tree with itself shows how exact the ratios are
+on this machine.
 """
 
 import json
