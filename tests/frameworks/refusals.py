@@ -32,21 +32,27 @@ def not_refused(misuses: Misuses, given: Callable[[], tuple[Any, ...]] = tuple) 
 def assert_refused_in_torchs_words(
     faults: Mapping[str, Callable[[Any], Any]], torchs: Any, ours: Any
 ) -> None:
-    """Do each fault, name -> act(make), with torch's class and ours: the same error, whose words
-    begin as torch's.
+    """Assert that our class refuses faults with torch's error and the beginning of its message.
+
+    Args:
+        faults: Name of a fault -> a function that commits it with a class.
+        torchs: The class of torch.
+        ours: The class of the lab.
     """
-    for fault, act in faults.items():
-        said = {}
-        for make in (torchs, ours):
-            try:
-                act(make)
-            except Exception as error:
-                words = (
-                    re.sub(r"\s+", " ", str(error))
-                    .replace("torch.autocast(", "autocast(")
-                    .rstrip(".")
-                )
-                said[make] = type(error), words
-        assert list(said) == [torchs, ours], f"{fault}: who refused it"
-        assert said[ours][0] is said[torchs][0], fault
-        assert said[ours][1].startswith(said[torchs][1]), fault
+    for fault, commit in faults.items():
+        torch_error, torch_message = _error_of(commit, torchs)
+        error, message = _error_of(commit, ours)
+        assert torch_error is not None, f"{fault}: torch does not refuse it"
+        assert error is torch_error, fault
+        assert message.startswith(torch_message), fault
+
+
+def _error_of(commit: Callable[[Any], Any], cls: Any) -> tuple[type[Exception] | None, str]:
+    """Return the type and the message of the error that a function raises, None and "" if none."""
+    try:
+        commit(cls)
+    except Exception as error:
+        # torch names its class in different ways, and wraps some messages.
+        message = re.sub(r"\s+", " ", str(error)).replace("torch.autocast(", "autocast(")
+        return type(error), message.rstrip(".")
+    return None, ""

@@ -1,4 +1,4 @@
-"""OneFlow in labkit: its tutorial after two imports, and what a graph does and refuses."""
+"""`labkit.frameworks.oneflow`: OneFlow's tutorial, the steps of a graph, and its refusals."""
 
 import copy
 import math
@@ -11,7 +11,6 @@ import labkit.frameworks.oneflow.nn as nn
 from tests.frameworks.refusals import not_refused
 
 HALF = flow.float16
-# OneFlow's tutorial on mixed precision, after two imports.
 DEVICE = "cuda" if flow.cuda.is_available() else "cpu"
 
 
@@ -21,6 +20,7 @@ def same_numbers():
 
 
 def tutorial():
+    """Return the graph of OneFlow's tutorial on mixed precision; only the imports are others."""
     model = nn.Sequential(nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 10))
     model = model.to(DEVICE)
     model.train()
@@ -41,7 +41,7 @@ def tutorial():
 
         def build(self, x, y):
             y_pred = self.model(x)
-            self.seen = y_pred.dtype
+            self.dtype_in_build = y_pred.dtype
             loss = self.loss_fn(y_pred, y)
             loss.backward()
             return y_pred
@@ -56,7 +56,7 @@ def test_the_tutorial():
         x = flow.randn(128, 256).to(DEVICE)
         y = flow.ones(128, 1, dtype=flow.int64).to(DEVICE)
         y_pred = graph_model(x, y)
-    assert graph_model.seen == flow.float16
+    assert graph_model.dtype_in_build == flow.float16
     assert not y_pred.requires_grad
     assert y_pred[:, 1].mean() > before(x)[:, 1].mean(), "class 1 is what all targets are"
     assert all(p.grad is None for p in graph_model.model.parameters())
@@ -69,23 +69,24 @@ def test_the_tutorial():
 def line(
     steps=1, scaler=None, schedule=False, clip=None, amp=True, calls_backward=True, optimizers=1
 ):
-    """A graph that fits y = 0 by one weight of 1, so that a batch of ones has the gradient 2."""
+    """Return a graph that fits y = 0 by one weight of 1; a batch of ones has the gradient 2."""
     weight = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.ones_(weight.weight)
-    made = flow.optim.SGD([{"params": weight.parameters(), "clip_grad_max_norm": clip}], lr=0.25)
+    sgd = flow.optim.SGD([{"params": weight.parameters(), "clip_grad_max_norm": clip}], lr=0.25)
 
     class Line(nn.Graph):
-        def __init__(self):  # without super().__init__(), which OneFlow lets one leave out
+        def __init__(self):
+            # OneFlow allows leaving super().__init__() out.
             self.model = weight
             self.config.enable_amp(amp)
             self.config.set_gradient_accumulation_steps(steps)
             if scaler is not None:
                 self.set_grad_scaler(scaler)
+            lr_sch = None
+            if schedule:
+                lr_sch = flow.optim.lr_scheduler.StepLR(sgd, 1, gamma=0.5)
             for _ in range(optimizers):
-                self.add_optimizer(
-                    made,
-                    lr_sch=flow.optim.lr_scheduler.StepLR(made, 1, gamma=0.5) if schedule else None,
-                )
+                self.add_optimizer(sgd, lr_sch=lr_sch)
 
         def build(self, x):
             loss = self.model(x).float().square().mean()
@@ -96,12 +97,25 @@ def line(
     return Line()
 
 
-def test_a_graph_steps_zeroes_clips_and_steps_the_schedule():
-    graph = line(schedule=True)
+def test_a_graph_steps_its_optimizer():
+    graph = line()
     assert graph(torch.ones(4, 1)) == 1.0
     assert graph.model.weight.item() == 1 - 0.25 * 2
+
+
+def test_a_graph_leaves_no_gradients():
+    graph = line()
+    graph(torch.ones(4, 1))
     assert graph.model.weight.grad is None
+
+
+def test_a_graph_steps_its_schedule():
+    graph = line(schedule=True)
+    graph(torch.ones(4, 1))
     assert graph._optimizers[0].param_groups[0]["lr"] == 0.125
+
+
+def test_a_graph_clips_after_unscaling():
     graph = line(clip=0.5, scaler=flow.amp.StaticGradScaler(1024.0))
     graph(torch.ones(4, 1))
     assert graph.model.weight.item() == pytest.approx(1 - 0.25 * 0.5, abs=1e-6)
@@ -112,32 +126,43 @@ def test_gradients_of_micro_batches_are_added():
     losses = graph(torch.tensor([[1.0], [1.0], [0.0], [2.0]]))
     assert losses.tolist() == [1.0, 1.0, 0.0, 4.0]
     assert graph.model.weight.item() == 1 - 0.25 * (2 + 2 + 0 + 8)
+
+
+def test_a_batch_that_micro_batches_do_not_divide_is_refused():
     with pytest.raises(ValueError, match="multiple of 4, the number of micro-batches"):
-        graph(torch.ones(6, 1))
+        line(steps=4)(torch.ones(6, 1))
 
 
-def test_skipped_step_still_calls_the_schedule(recwarn):
-    for amp in (True, False):
-        graph = line(
-            scaler=flow.amp.GradScaler(init_scale=8.0, growth_interval=2), schedule=True, amp=amp
-        )
-        graph(torch.full((4, 1), math.inf))
-        assert graph.model.weight.item() == 1.0
-        assert graph._scale.state.scale == 4.0
-        assert graph._optimizers[0].param_groups[0]["lr"] == 0.125
-        for _ in range(2):
-            graph(torch.ones(4, 1))
-        assert graph.model.weight.item() != 1.0
-        assert graph._scale.state.scale == 8.0
+@pytest.mark.parametrize("amp", [True, False])
+def test_skipped_step_still_calls_the_schedule(amp, recwarn):
+    scaler = flow.amp.GradScaler(init_scale=8.0, growth_interval=2)
+    graph = line(scaler=scaler, schedule=True, amp=amp)
+    graph(torch.full((4, 1), math.inf))
+    assert graph.model.weight.item() == 1.0
+    assert graph._scale.state.scale == 4.0
+    assert graph._optimizers[0].param_groups[0]["lr"] == 0.125
+    # torch would warn that the schedule stepped before the optimizer.
     assert not recwarn.list
 
 
-def test_gradients_from_elsewhere_do_not_count():
-    # without a dynamic one, nothing is checked
-    for scaler in (None, flow.amp.StaticGradScaler(8.0)):
-        graph = line(scaler=scaler)
-        graph(torch.full((4, 1), math.inf))
-        assert not math.isfinite(graph.model.weight.item())
+@pytest.mark.parametrize("amp", [True, False])
+def test_the_scale_grows_after_its_interval(amp):
+    scaler = flow.amp.GradScaler(init_scale=8.0, growth_interval=2)
+    graph = line(scaler=scaler, amp=amp)
+    for _ in range(2):
+        graph(torch.ones(4, 1))
+    assert graph._scale.state.scale == 16.0
+
+
+@pytest.mark.parametrize("scale", [None, 8.0])
+def test_without_a_dynamic_scaler_an_overflow_is_not_skipped(scale):
+    scaler = None if scale is None else flow.amp.StaticGradScaler(scale)
+    graph = line(scaler=scaler)
+    graph(torch.full((4, 1), math.inf))
+    assert not math.isfinite(graph.model.weight.item())
+
+
+def test_gradients_that_were_there_before_a_call_do_not_count():
     graph = line(scaler=flow.amp.StaticGradScaler(8.0))
     graph.model.weight.grad = torch.ones(1, 1)
     graph(torch.ones(4, 1))
@@ -156,36 +181,57 @@ def test_a_graph_without_an_optimizer_predicts():
 
     graph = Predicting(nn.Linear(2, 3))
     out = graph(flow.randn(4, 2))
-    assert (out["y"].dtype, out["y"].requires_grad, out["none"]) == (flow.bfloat16, False, None)
-    assert (graph.training, graph.is_compiled) == (False, True)
+    assert out["y"].dtype == flow.bfloat16
+    assert not out["y"].requires_grad
+    assert out["none"] is None
+    assert not graph.training
+    assert graph.is_compiled
 
 
-def test_a_state_dict_is_loaded_before_the_first_call():
-    one, other = (line(scaler=flow.amp.GradScaler(init_scale=8.0), schedule=True) for _ in range(2))
-    one(torch.full((4, 1), math.inf))
-    one(torch.ones(4, 1))
-    other.load_state_dict(one.state_dict())
-    assert other.model.weight.item() == one.model.weight.item()
-    assert other._scale.state == one._scale.state
-    assert other._optimizers[0].param_groups[0]["lr"] == one._optimizers[0].param_groups[0]["lr"]
+def after_a_skipped_step():
+    """Return a graph after a step that overflowed, and another one."""
+    graph = line(scaler=flow.amp.GradScaler(init_scale=8.0), schedule=True)
+    graph(torch.full((4, 1), math.inf))
+    graph(torch.ones(4, 1))
+    return graph
+
+
+def test_a_state_dict_restores_weight_scale_and_schedule():
+    saved = after_a_skipped_step()
+    loaded = line(scaler=flow.amp.GradScaler(init_scale=8.0), schedule=True)
+    loaded.load_state_dict(saved.state_dict())
+    assert loaded.model.weight.item() == saved.model.weight.item()
+    assert loaded._scale.state == saved._scale.state
+    saved_rate = saved._optimizers[0].param_groups[0]["lr"]
+    assert loaded._optimizers[0].param_groups[0]["lr"] == saved_rate
+
+
+def test_a_state_dict_is_refused_after_the_first_call():
+    graph = after_a_skipped_step()
     with pytest.raises(RuntimeError, match="before the first call"):
-        one.load_state_dict(other.state_dict())
-    # modules in a list
-    listed = Building(Counting())
-    again = Building(Counting())
-    trained(listed)
-    again.load_state_dict(listed.state_dict())
-    assert torch.equal(again.layers[3].weight, listed.layers[3].weight)
-    assert "(MODULE:layers[3]:Linear(" in repr(listed)
+        graph.load_state_dict(graph.state_dict())
 
 
-# --- its casts are decided once -------------------------------------------------------------------
+def test_a_state_dict_has_the_modules_of_a_list():
+    saved = Building(Counting())
+    trained(saved)
+    loaded = Building(Counting())
+    loaded.load_state_dict(saved.state_dict())
+    assert torch.equal(loaded.layers[3].weight, saved.layers[3].weight)
+    assert "(MODULE:layers[3]:Linear(" in repr(saved)
+
+
+# --- casts are decided in the first calls ---------------------------------------------------------
 
 
 class Building(nn.Graph):
-    """A graph with dropout, clipping and micro-batches; `ends` is what its `build` does last."""
+    """A graph with dropout, clipping and micro-batches.
 
-    def __init__(self, ends):
+    `on_loss` is a function of the loss that `build` calls before the backward pass; its result is
+    the loss.
+    """
+
+    def __init__(self, on_loss):
         torch.manual_seed(0)
         self.layers = [nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3)]
         groups = [
@@ -196,19 +242,21 @@ class Building(nn.Graph):
         self.set_grad_scaler(flow.amp.GradScaler(init_scale=2.0**12, growth_interval=2))
         self.config.enable_amp()
         self.config.set_gradient_accumulation_steps(2)
-        self.ends = ends
+        self.on_loss = on_loss
 
     def build(self, x, y):
         for layer in self.layers:
             x = layer(x)
-        loss = self.ends(flow.nn.functional.cross_entropy(x, y))
+        loss = self.on_loss(flow.nn.functional.cross_entropy(x, y))
         loss.backward()
         return loss, {"predicted": x}
 
 
 def trained(graph, steps=6):
-    """Return the weights, the running statistics, the scale and the last outputs; the third step
-    overflows.
+    """Train a graph; the third step overflows.
+
+    Returns:
+        The weights, the running statistics, the scale and the last outputs.
     """
     numbers = torch.Generator().manual_seed(1)
     for i in range(steps):
@@ -219,60 +267,97 @@ def trained(graph, steps=6):
 
 
 class Counting:
-    """Return a loss as it is, and count how often; `looks`: look at its number, too."""
+    """Returns a loss unchanged, and counts the calls."""
 
-    def __init__(self, looks=False):
+    def __init__(self):
+        # a list, which a copy of the function shares
         self.count = [0]
-        self.looks = looks
 
     def __call__(self, loss):
         self.count[0] += 1
-        assert not self.looks or loss.item() != 0.0
         return loss
 
 
-def test_graph_replaces_build_after_two_calls(recwarn):
-    """Of what looks into a tensor there is no graph: eager autocast goes on."""
-    traced = Counting()
-    eager = Counting(looks=True)
-    once = trained(Building(lambda loss: traced(loss)))
-    anew = trained(Building(lambda loss: eager(loss)))
-    assert traced.count == [2]
-    assert eager.count == [12]
-    torch.testing.assert_close(once, anew, atol=0.0, rtol=0.0, equal_nan=True)
-    (warning,) = {str(w.message) for w in recwarn.list}
-    assert f"{__file__}:{Counting.__call__.__code__.co_firstlineno + 2}" in warning, (
-        "it names the user's line"
-    )
+class Reading(Counting):
+    """Reads the value of the loss, so that the operations may depend on it."""
+
+    def __call__(self, loss):
+        assert loss.item() != 0.0
+        return super().__call__(loss)
+
+
+def test_graph_replaces_build_after_two_calls():
+    on_loss = Counting()
+    trained(Building(lambda loss: on_loss(loss)))
+    assert on_loss.count == [2]
+
+
+def test_a_build_that_reads_a_value_runs_in_every_call(recwarn):
+    on_loss = Reading()
+    trained(Building(lambda loss: on_loss(loss)))
+    # six steps of two micro-batches
+    assert on_loss.count == [12]
+    (warning,) = {str(each.message) for each in recwarn.list}
     assert "eager autocast is used" in warning
+    line_that_reads = Reading.__call__.__code__.co_firstlineno + 1
+    assert f"{__file__}:{line_that_reads}" in warning
 
 
-def test_what_changes_after_the_first_calls_is_decided_again(recwarn):
-    dtypes = {
-        "another module": HALF,
-        "another end": HALF,
-        "BF16": flow.bfloat16,
-        "no AMP": flow.float32,
-    }
-    for how, dtype in dtypes.items():
-        graph = Building(ends := Counting())
-        trained(graph, steps=2)
-        assert ends.count == [2]
-        if how == "another module":
-            graph.layers[3] = nn.Linear(8, 5)
-        elif how == "another end":
-            graph.ends = lambda loss, ends=ends: ends(loss) * 2
-        else:
-            graph.config.enable_amp(how != "no AMP", dtype=flow.bfloat16)
-        _, out = graph(flow.ones(8, 8), flow.zeros(8, dtype=flow.int64))
-        assert ends.count > [2], how
-        assert out["predicted"].shape == (8, 5 if how == "another module" else 3)
-        assert out["predicted"].dtype == dtype, how
-    graph = Building(ends := Counting())
+@pytest.mark.filterwarnings("ignore:.*eager autocast is used")
+def test_a_graph_gives_what_eager_autocast_gives():
+    counting = Counting()
+    reading = Reading()
+    in_graph = trained(Building(lambda loss: counting(loss)))
+    eager = trained(Building(lambda loss: reading(loss)))
+    torch.testing.assert_close(in_graph, eager, atol=0.0, rtol=0.0, equal_nan=True)
+
+
+def replace_module(graph):
+    graph.layers[3] = nn.Linear(8, 5)
+
+
+def replace_function(graph):
+    before = graph.on_loss
+    graph.on_loss = lambda loss: before(loss) * 2
+
+
+def choose_bf16(graph):
+    graph.config.enable_amp(True, dtype=flow.bfloat16)
+
+
+def disable_amp(graph):
+    graph.config.enable_amp(False)
+
+
+@pytest.mark.parametrize(
+    ("change", "shape", "dtype"),
+    [
+        (replace_module, (8, 5), HALF),
+        (replace_function, (8, 3), HALF),
+        (choose_bf16, (8, 3), flow.bfloat16),
+        (disable_amp, (8, 3), flow.float32),
+    ],
+)
+def test_a_change_after_the_first_calls_makes_another_graph(change, shape, dtype, recwarn):
+    on_loss = Counting()
+    graph = Building(on_loss)
+    trained(graph, steps=2)
+    assert on_loss.count == [2]
+    change(graph)
+    _, out = graph(flow.ones(8, 8), flow.zeros(8, dtype=flow.int64))
+    assert on_loss.count[0] > 2
+    assert out["predicted"].shape == shape
+    assert out["predicted"].dtype == dtype
+    assert not recwarn.list
+
+
+def test_evaluation_and_training_have_a_graph_each(recwarn):
+    on_loss = Counting()
+    graph = Building(on_loss)
     for training in (True, False) * 8:
         graph.layers[2].train(training)
         trained(graph, steps=1)
-    assert ends.count == [4], "evaluation and training have a graph each"
+    assert on_loss.count == [4]
     assert not recwarn.list
 
 
@@ -295,8 +380,9 @@ def test_bare_parameter_is_trained():
     assert graph.weight.item() == 1 - 0.5 * (1.5 + 3.5)
 
 
-# --- what it refuses ------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
+# Misuse -> a function that commits it, the error, and a part of its message.
 MISUSES = {
     "backoff": (
         lambda: flow.amp.GradScaler(growth_factor=4.0),
@@ -351,5 +437,5 @@ def _nested():
     return graph
 
 
-def test_what_oneflow_refuses_is_refused_in_words():
+def test_misuses_are_refused_with_a_reason():
     assert not_refused(MISUSES) == {}

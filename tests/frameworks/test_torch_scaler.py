@@ -420,8 +420,8 @@ def test_random_steps_are_torchs_bit_for_bit(fused, lowest, steps):
 
 
 # PyTorch's own tests of its GradScaler, restated for both scalers. Each docstring names the case of
-# pytorch/test/test_torch.py or test_cuda.py. Cases that the random walk above covers (two optimizers
-# of which one overflows, clipping, fused steps) are not repeated.
+# pytorch/test/test_torch.py or test_cuda.py. Cases that the random walk above covers (two
+# optimizers of which one overflows, clipping, fused steps) are not repeated.
 
 
 def test_inf_after_unscaling_reaches_the_weights(make_scaler):
