@@ -1,8 +1,8 @@
 """The command line of the lab: `labkit COMMAND ...`.
 
-Invariant: labkit prints nothing but from here and from labkit.commands. The exit status is 0 for
-success, 1 for a problem that was found, 2 for a wrong call or a missing file, and 130 after an
-interrupt.
+Printing is left to this module, the functions of labkit.commands and labkit.checkout; other modules
+return values. The exit status is 0 for success, 1 for a problem that was found, 2 for a wrong call
+or a missing file, and 130 after an interrupt.
 """
 
 from __future__ import annotations

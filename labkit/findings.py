@@ -1,11 +1,10 @@
 """Findings and reports of a check: subject, status, observation and remedy.
 
-Idea: a check returns a CheckReport, a value. It prints in a terminal, shows as a table in a
-notebook and decides an exit status. This module is on the ground floor, and not in
-labkit.instrument, since `labkit check` reports a torch that is missing or broken: labkit.machine
-imports it, and that package is imported without torch.
+A check returns a CheckReport, which is text in a terminal and a table in a notebook. A finding that
+is not ok always has a remedy.
 
-Invariant: a finding that is not ok has a remedy.
+This module imports the standard library only, and is not part of labkit.instrument: `labkit check`
+uses it to report that torch is missing or broken.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Commands of the terminal: functions from parsed arguments to an exit status.
 
-Their table is in labkit.cli.
+labkit.commands.table lists them with their arguments, and labkit.cli runs them.
 """
 
 from __future__ import annotations

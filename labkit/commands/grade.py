@@ -199,52 +199,19 @@ def _grade_class(
             f"there is no folder {args.csv.parent} to write {args.csv.name} into"
         )
     _print_problems(args, submissions)
-    settings = {
-        "seed": args.seed,
-        "lesson": args.lesson,
-        "seconds": args.seconds,
-        "memory": args.memory,
-        "lab": lab_digest(),
-        "old_forms": args.old_forms,
-    }
-    uses_earlier = args.changed or args.student
-    earlier = args.csv.with_name(f"{args.csv.name}.kept") if uses_earlier else None
-    path = args.csv.with_name(f"{args.csv.name}.part")
     late = None
     if rules.due is not None or rules.extensions:
         late = lateness(submissions, rules)
     with exclusive_lock(args.csv):
-        log = GradingLog(path, settings, earlier, exercise_digest)
-        origin = "where a grading was interrupted" if path.is_file() else "with the last grading"
-        known = log.settings["seed"]
-        seed = known if isinstance(known, int) else secrets.randbits(32)
-        for line in log.begin(seed):
-            _print(line)
+        log, seed = _open_log(args)
         others: list[GradeRow] = []
         if args.student:
             others = _others(log, submissions, args.student)
             _print_ungraded(args.student, others, submissions)
         if log.rows:
-            _print(f"going on {origin}, after {len(log.rows)} notebooks")
-        protect_memory()
-        rounds: list[list[GradeRow]] = []
+            _print(f"rows of {len(log.rows)} notebooks are taken from an earlier grading")
         try:
-            with one_thread(), _interruptible():
-                for attempt in attempts(submissions, args.take, args.due, rules.days):
-                    rows = batch.grade(
-                        attempt,
-                        seed,
-                        Limits(args.seconds, args.memory << 20),
-                        lesson=args.lesson,
-                        workers=args.workers,
-                        progress=_print,
-                        log=log,
-                        output=args.csv.parent,
-                        old_forms=args.old_forms,
-                        student=args.student,
-                    )
-                    rounds.append(rows)
-                rows = best_of([*rounds, others])
+            rows = best_of([*_grade_attempts(args, submissions, rules, log, seed), others])
         except KeyboardInterrupt:
             rows = log.all_rows(log.rows)
             write(rows, args.csv, late)
@@ -258,6 +225,63 @@ def _grade_class(
     students = {row.student for row in rows}
     _print(f"{args.csv}: {len(students)} students, {len(rows)} rows. --seed {seed} repeats it.")
     return rows
+
+
+def _open_log(args: Namespace) -> tuple[GradingLog, int]:
+    """Open the log of the grading, and print why earlier rows are graded again, if they are.
+
+    With --changed and --student, the rows of the last complete grading are used where they would be
+    the same; in any case those of an interrupted one.
+
+    Returns:
+        The log, and the seed of the grading: that of the option, that of the earlier rows, or a new
+        one.
+    """
+    settings = {
+        "seed": args.seed,
+        "lesson": args.lesson,
+        "seconds": args.seconds,
+        "memory": args.memory,
+        "lab": lab_digest(),
+        "old_forms": args.old_forms,
+    }
+    uses_earlier = args.changed or args.student
+    earlier = args.csv.with_name(f"{args.csv.name}.kept") if uses_earlier else None
+    path = args.csv.with_name(f"{args.csv.name}.part")
+    log = GradingLog(path, settings, earlier, exercise_digest)
+    known = log.settings["seed"]
+    seed = known if isinstance(known, int) else secrets.randbits(32)
+    for line in log.begin(seed):
+        _print(line)
+    return log, seed
+
+
+def _grade_attempts(
+    args: Namespace, submissions: Sequence[Submission], rules: Rules, log: GradingLog, seed: int
+) -> list[list[GradeRow]]:
+    """Grade each attempt that --take counts, and return the rows of each.
+
+    Raises:
+        KeyboardInterrupt: If the grading is interrupted; the log has its rows so far.
+    """
+    protect_memory()
+    rounds = []
+    with one_thread(), _interruptible():
+        for attempt in attempts(submissions, args.take, args.due, rules.days):
+            rows = batch.grade(
+                attempt,
+                seed,
+                Limits(args.seconds, args.memory << 20),
+                lesson=args.lesson,
+                workers=args.workers,
+                progress=_print,
+                log=log,
+                output=args.csv.parent,
+                old_forms=args.old_forms,
+                student=args.student,
+            )
+            rounds.append(rows)
+    return rounds
 
 
 def _print_problems(args: Namespace, submissions: Sequence[Submission]) -> None:

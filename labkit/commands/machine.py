@@ -50,9 +50,10 @@ def version(_: Namespace) -> int:
 
 def test(arguments: Namespace) -> int:
     folder = require_checkout()
-    return set_up(folder, test=True) or check_all(
-        folder, arguments.all, shlex.split(arguments.pytest)
-    )
+    status = set_up(folder, test=True)
+    if status:
+        return status
+    return check_all(folder, arguments.all, shlex.split(arguments.pytest))
 
 
 def setup(arguments: Namespace) -> int:
@@ -83,19 +84,21 @@ def complete(
     """
     from labkit.machine.check import DISTRIBUTION, packages
 
-    present = [
-        f"{name} {version}" for name in (DISTRIBUTION, *needed) if (version := installed(name))
-    ]
-    missing = [f"{name}>={lowest}" for name, lowest in needed.items() if installed(name) is None]
-    if any(each.startswith("torch>") for each in missing):
+    versions = {name: installed(name) for name in (DISTRIBUTION, *needed)}
+    present = [f"{name} {version}" for name, version in versions.items() if version is not None]
+    missing = [name for name in needed if versions[name] is None]
+    if "torch" in missing:
         print(
             "This environment has no torch: choose one that has it, or run `pip install torch` "
             "first."
         )
         return 2
-    if missing and (status := call([*PIP, *missing])):
-        return status
-    added = f" Added: {', '.join(each.split('>')[0] for each in missing)}." if missing else ""
+    added = ""
+    if missing:
+        status = call([*PIP, *(f"{name}>={needed[name]}" for name in missing)])
+        if status:
+            return status
+        added = f" Added: {', '.join(missing)}."
     print(f"The lab is ready. Kept as they were: {', '.join(present)}.{added}")
     for finding in packages(needed, installed):
         if "too old" in finding.what:

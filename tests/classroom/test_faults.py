@@ -208,7 +208,7 @@ def test_a_terminated_grader_leaves_whole_grades(tmp_path: Path) -> None:
     said = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, check=True, env=own
     ).stderr
-    assert "going on where a grading was interrupted" in said
+    assert "notebooks are taken from an earlier grading" in said
     assert "[1/1] bob" in said
     assert (tmp_path / "g.csv").read_text(encoding="utf-8").startswith(first)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["class", "g.csv", "tmp"]
