@@ -1,11 +1,11 @@
-"""The command compare: a line for each saved run, then the verdicts."""
+"""The command `labkit compare`: it prints a line for each saved run, then the verdicts."""
 
 from __future__ import annotations
 
 import os
 import sys
 from argparse import Namespace
-from functools import partial
+from pathlib import Path
 
 from labkit.amp import RECIPES
 from labkit.commands import CommandError
@@ -19,11 +19,16 @@ from labkit.train.tasks import GPU_TASKS, SUFFIX, TASKS
 from labkit.train.throughput import recorded_throughput, throughput_sentence
 
 ALL_TASKS = TASKS | GPU_TASKS
+# The exit status after Ctrl+C.
 INTERRUPTED = 130
 
 
 def run(args: Namespace) -> int:
-    """Train the grid and print a line for each record, then the comparison."""
+    """Run `labkit compare`: train each task under all recipes and seeds, and compare the recipes.
+
+    Returns:
+        The exit status: 1 if a task cannot be trained or compared as asked.
+    """
     gpu = f"cuda:{os.environ['LOCAL_RANK']}" if under_torchrun() and usable_gpus() else None
     try:
         where = place(args.device or gpu)
@@ -37,41 +42,60 @@ def run(args: Namespace) -> int:
     if not args.tasks:
         raise CommandError("name a TASK; `labkit compare --list` says which there are")
     tasks = list(TASKS) if "all" in args.tasks else list(dict.fromkeys(args.tasks))
-    recipes = [RECIPES[name] for name in args.recipes]
     for task in tasks:
         if args.folder is None:
-            # shipped with the lab
-            for name, path in recorded_files(f"runs/{task}/*.json").items():
-                if not (copy := results_folder() / name).exists():
-                    write_atomic(copy, path.read_bytes())
-        _print(f"{task} on {where}. {size_hint(task, where)}\n")
-        printed: list[RunRecord] = []
-        try:
-            found = compare(
-                ALL_TASKS[task],
-                recipes,
-                args.seeds,
-                folder,
-                device=where,
-                workers=args.workers,
-                begins=lambda task, recipe, seed: _print(
-                    f"{task}  {recipe:<22} seed {seed}  begins\n"
-                ),
-                progress=partial(_print_record, printed),
-            )
-        except KeyboardInterrupt:
-            saved = (
-                f"{len(printed)} of {len(recipes) * len(args.seeds)} runs of {task} are saved in "
-                f"{folder}"
-            )
-            _print(f"interrupted: {saved}; the same command resumes\n")
-            return INTERRUPTED
-        except ValueError as error:
-            # a record of another task or device, or a wrong number of workers
-            sys.stderr.write(f"labkit compare: {error}\n")
-            return 1
-        rates = recorded_throughput(found.records)
-        _print(f"{found}\n{throughput_sentence(rates, where.name) if rates else ''}\n")
+            _copy_shipped_runs(task)
+        status = _compare_task(task, where, folder, args)
+        if status:
+            return status
+    return 0
+
+
+def _copy_shipped_runs(task: str) -> None:
+    """Copy the runs of a task that come with the lab into the folder of results, where missing."""
+    for name, path in recorded_files(f"runs/{task}/*.json").items():
+        copy = results_folder() / name
+        if not copy.exists():
+            write_atomic(copy, path.read_bytes())
+
+
+def _compare_task(task: str, where: Place, folder: Path, args: Namespace) -> int:
+    """Train and compare one task, print its lines, and return the exit status."""
+    _print(f"{task} on {where}. {size_hint(task, where)}\n")
+    recipes = [RECIPES[name] for name in args.recipes]
+    records: list[RunRecord] = []
+
+    def print_record(record: RunRecord) -> None:
+        records.append(record)
+        _print(record_line(record))
+
+    try:
+        comparison = compare(
+            ALL_TASKS[task],
+            recipes,
+            args.seeds,
+            folder,
+            device=where,
+            workers=args.workers,
+            begins=_print_begin,
+            progress=print_record,
+        )
+    except KeyboardInterrupt:
+        runs = len(recipes) * len(args.seeds)
+        _print(
+            f"interrupted: {len(records)} of {runs} runs of {task} are saved in {folder}; the same "
+            "command resumes\n"
+        )
+        return INTERRUPTED
+    except ValueError as error:
+        # a record of another task or device, or a wrong number of workers
+        sys.stderr.write(f"labkit compare: {error}\n")
+        return 1
+    _print(f"{comparison}\n")
+    rates = recorded_throughput(comparison.records)
+    if rates:
+        _print(throughput_sentence(rates, where.name))
+    _print("\n")
     return 0
 
 
@@ -101,16 +125,23 @@ def size_hint(task: str, where: Place) -> str:
     return where.sentence
 
 
+def record_line(record: RunRecord) -> str:
+    """Return a line with the result of a run, its time, and where and when it was trained."""
+    name = f"{record.task}  {record.recipe:<22} seed {record.seed}"
+    result = (
+        f"{record.metric_name} {record.metric:.3f}  loss {record.final_loss:.4g}  "
+        f"{record.skipped} skipped"
+    )
+    origin = f"[{record.device}, torch {record.versions['torch']}, {record.date}]"
+    return f"{name}  {result}  {record.seconds:.1f} s  {origin}\n"
+
+
+def _print_begin(task: str, recipe: str, seed: int) -> None:
+    _print(f"{task}  {recipe:<22} seed {seed}  begins\n")
+
+
 def _print(text: str) -> None:
+    """Print a text at once; under torchrun only the first rank does."""
     if is_main_rank():
         sys.stdout.write(text)
         sys.stdout.flush()
-
-
-def _print_record(printed: list[RunRecord], r: RunRecord) -> None:
-    printed.append(r)
-    _print(
-        f"{r.task}  {r.recipe:<22} seed {r.seed}  {r.metric_name} {r.metric:.3f}  loss "
-        f"{r.final_loss:.4g}  {r.skipped} skipped  {r.seconds:.1f} s  [{r.device}, torch "
-        f"{r.versions['torch']}, {r.date}]\n"
-    )

@@ -1,4 +1,4 @@
-"""The command diff: two recorded trainings side by side."""
+"""The command `labkit diff`, which compares two recorded trainings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from labkit.commands import CommandError
 
 
 def run(arguments: Namespace) -> int:
-    """Print the comparison; status 1 for a fault, 3 if the runs have another start, else 0."""
+    """Run `labkit diff`: print the comparison of two recorded trainings.
+
+    Returns:
+        The exit status: 1 for a fault, 3 if the runs start differently, else 0.
+    """
     from labkit.records import write_atomic
     from labkit.testing.trainings import compare_trainings
     from labkit.testing.trainings.page import page

@@ -19,7 +19,13 @@ PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version
 
 
 def check(_: Namespace) -> int:
-    """Print what is ready; without torch, which the other checks need, print how to get it."""
+    """Run `labkit check`: print what is ready and what is not.
+
+    The other checks need torch. If it cannot be imported, print how to install it.
+
+    Returns:
+        The exit status: 1 if something is missing.
+    """
     if error := import_error("torch"):
         print(f"✗ bad   torch cannot be imported: {error}")
         print(f"        Python: {sys.executable}. In the checkout, run `make setup`, or")
@@ -37,6 +43,7 @@ def check(_: Namespace) -> int:
 
 
 def device(_: Namespace) -> int:
+    """Run `labkit device`: print which low precision this machine has, and what follows from it."""
     from labkit.bench import device_report
 
     print(device_report())
@@ -49,6 +56,11 @@ def version(_: Namespace) -> int:
 
 
 def test(arguments: Namespace) -> int:
+    """Run `labkit test`: set up the checkout where needed, and run its checks.
+
+    Returns:
+        The exit status of the set-up if it fails, else the worst of the checks.
+    """
     folder = require_checkout()
     status = set_up(folder, test=True)
     if status:
@@ -57,6 +69,11 @@ def test(arguments: Namespace) -> int:
 
 
 def setup(arguments: Namespace) -> int:
+    """Run `labkit setup`: set up the checkout, or with --here complete this environment.
+
+    Returns:
+        The exit status.
+    """
     if arguments.here:
         # a checkout may have no torch yet
         from labkit.machine.check import installed_version, requirements

@@ -19,6 +19,11 @@ from labkit.records.handout import handout_of
 
 
 def release(arguments: Namespace) -> int:
+    """Run `labkit release`: write the learners' lab and the teacher's, and what the options add.
+
+    Returns:
+        The exit status.
+    """
     from labkit.classroom.gradescope import autograder
     from labkit.classroom.nbgrader import write_course
     from labkit.classroom.question_bank import as_gift, bank_questions
@@ -62,14 +67,20 @@ def release(arguments: Namespace) -> int:
 
 
 def exercises(arguments: Namespace) -> int:
+    """Run `labkit exercises`: check the exercises of added lessons, and list all exercises.
+
+    Returns:
+        The exit status: 1 if an added lesson has a problem, which is printed in place of the list.
+    """
     from labkit.classroom.model_answers import as_csv
     from labkit.grading import EXERCISES
     from labkit.grading.judge import problems
 
     use_course(arguments, solutions=True)
     added = [lesson for lesson in lessons() if lesson.folder.parent != lessons_folder()]
-    if found := [problem for lesson in added for problem in problems(lesson)]:
-        _print("\n".join(found))
+    all_problems = [problem for lesson in added for problem in problems(lesson)]
+    if all_problems:
+        _print("\n".join(all_problems))
         return 1
     text = as_csv(EXERCISES.values())
     if arguments.csv:
@@ -80,7 +91,11 @@ def exercises(arguments: Namespace) -> int:
 
 
 def board(arguments: Namespace) -> int:
-    """Serve until interrupted."""
+    """Run `labkit board`: serve the board of a class until Ctrl+C.
+
+    Returns:
+        The exit status.
+    """
     from labkit.classroom.board import serve
 
     if not arguments.folder.is_dir():
@@ -101,7 +116,7 @@ def board(arguments: Namespace) -> int:
 
 
 def classroom(arguments: Namespace) -> int:
-    """Set up the folder, and replace this process by JupyterHub."""
+    """Run `labkit classroom`: set up the folder, and replace this process by JupyterHub."""
     from labkit.classroom.hub import Classroom, describe_isolation, learners_named, set_up
 
     if importlib.util.find_spec("jupyterhub") is None:
@@ -113,12 +128,13 @@ def classroom(arguments: Namespace) -> int:
     if shutil.which("configurable-http-proxy") is None:
         raise CommandError("JupyterHub's proxy is missing: npm install -g configurable-http-proxy")
     try:
-        limits = arguments.memory, arguments.cores, arguments.idle
         room = Classroom(
             str(folder),
             learners_named(arguments.users),
             arguments.port,
-            *limits,
+            arguments.memory,
+            arguments.cores,
+            arguments.idle,
             guess_first=arguments.guess_first,
         )
         config = set_up(room)
@@ -135,10 +151,7 @@ def classroom(arguments: Namespace) -> int:
 
 
 def _unpack_learners_lab(top: Path, folder: Path, names: list[str]) -> None:
-    """Put the learners' lab, without solutions, into lab/.
-
-    An existing one stays, until it is deleted, and is named.
-    """
+    """Unpack the learners' lab, without solutions, into lab/; if there is one already, say so."""
     if (folder / "lab").is_dir():
         print(
             f"The learners' lab is the one in {folder / 'lab'}, with the lessons that it has. "
@@ -151,6 +164,7 @@ def _unpack_learners_lab(top: Path, folder: Path, names: list[str]) -> None:
     learners, _ = write_release(
         top, folder / "hub" / "release", lessons_named(names), progress_bar(sys.stderr), print
     )
+    # The folder lab/ exists only when it is complete.
     shutil.rmtree(folder / "lab.part", ignore_errors=True)
     with zipfile.ZipFile(next(learners.glob("*.whl"))) as wheel:
         wheel.extractall(folder / "lab.part")
@@ -158,22 +172,37 @@ def _unpack_learners_lab(top: Path, folder: Path, names: list[str]) -> None:
 
 
 def progress_bar(stream: TextIO, width: int = 30) -> Callable[[int, int, str], None]:
-    """Return a progress bar: one rewritten line in a terminal, else a line for each tenth."""
-    tenth = -1
+    """Return a function that shows how many exercises are done: `show(done, total, name)`.
+
+    A terminal has one line, which is rewritten; another stream gets a line for each tenth. `name`
+    is that of the current exercise; an empty name ends the line.
+
+    Args:
+        stream: The stream to write to.
+        width: The length of the bar, in characters.
+
+    >>> show = progress_bar(sys.stdout)
+    >>> for done in range(8): show(done, 70, "scaling.clip")
+    0 of 70 exercises
+    7 of 70 exercises
+    """
+    last_tenth = -1
 
     def show(done: int, total: int, name: str) -> None:
-        nonlocal tenth
+        nonlocal last_tenth
         if not total:
             return
-        filled = "█" * (width * done // total)
+        counts = f"{done} of {total} exercises"
+        is_last = not name
+        tenth = 10 * done // total
         if stream.isatty():
-            stream.write(
-                f"\r{filled:<{width}} {done} of {total} exercises  {name:<24}"
-                + ("" if name else "\n")
-            )
-        elif 10 * done // total > tenth or not name:
-            tenth = 10 * done // total
-            stream.write(f"{done} of {total} exercises\n")
+            bar = "█" * (width * done // total)
+            stream.write(f"\r{bar:<{width}} {counts}  {name:<24}")
+            if is_last:
+                stream.write("\n")
+        elif tenth > last_tenth or is_last:
+            last_tenth = tenth
+            stream.write(f"{counts}\n")
         stream.flush()
 
     return show

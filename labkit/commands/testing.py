@@ -9,6 +9,11 @@ from labkit.commands import CommandError
 
 
 def tolerance(arguments: Namespace) -> int:
+    """Run `labkit tolerance`: print the tolerance of an operation, and the line for a test.
+
+    Returns:
+        The exit status.
+    """
     from labkit.testing.tolerance import tolerance as describe
 
     try:
@@ -19,7 +24,11 @@ def tolerance(arguments: Namespace) -> int:
 
 
 def vectors(arguments: Namespace) -> int:
-    """Write vectors, or check answers: status 1 if a rule is broken."""
+    """Run `labkit vectors`: list the vectors, write some to a file, or check a file of answers.
+
+    Returns:
+        The exit status: 1 if answers break a rule.
+    """
     from labkit.testing.vectors import NAMES, check, conventions, listed_name, read, save
 
     try:
@@ -29,7 +38,7 @@ def vectors(arguments: Namespace) -> int:
             print("\n".join(broken) or "no rule is broken")
             for convention in conventions(answers):
                 print(convention)
-            return bool(broken)
+            return 1 if broken else 0
         if arguments.format is None:
             print("\n".join(NAMES))
         else:
