@@ -1,10 +1,8 @@
 """Formulas as embedded pictures, for pages that need no network.
 
-Idea: a page made by nbconvert loads MathJax from a server, and shows LaTeX if it cannot. Here
-matplotlib typesets each formula, and the page embeds the picture. Its alternative text is the
-LaTeX.
-
-Invariant: text between backticks is not a formula, and the page loads no script for mathematics.
+Pages by nbconvert load MathJax from a server, and show LaTeX without it. Here matplotlib typesets
+each formula, and the page embeds the picture, whose alternative text is the LaTeX. Text between
+backticks is not a formula.
 """
 
 from __future__ import annotations
@@ -15,6 +13,8 @@ import re
 
 from labkit.records.templates import markup
 
+# Code comes first, so that a dollar in it begins no formula. A single dollar begins one only if
+# another follows on the line, and neither belongs to a price, a variable or an escape.
 CODE_OR_FORMULA = re.compile(
     r"```.*?```|`[^`\n]*`|\$\$(?P<block>.+?)\$\$|(?<![\\$\w])\$(?P<inline>[^$\n]+?)\$(?![\d$])",
     re.S,
@@ -28,7 +28,8 @@ MATPLOTLIB_SYNTAX = {
     r"\\tfrac(\d)(\d)": r"\\frac{\1}{\2}",
     r"\\sqrt (\w)": r"\\sqrt{\1}",
 }
-EM = 10.0  # points: the size of text in matplotlib's picture
+# The size of text in matplotlib's picture, in points.
+EM = 10.0
 
 
 def typeset(markdown: str) -> str:

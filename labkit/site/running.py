@@ -16,8 +16,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+# The tag of cells that run in the lab only, since they are about the user's own machine.
 LAB_ONLY = "lab-only"
-PROBLEM = "labkit_site_problem"  # in a notebook's metadata: why its run ended early
+# The key in a notebook's metadata with the reason why its run ended early.
+PROBLEM = "labkit_site_problem"
+# Widgets then put their state and a still picture into their outputs.
 FIRST_CELL = "from labkit.widgets.base.widget import LabWidget\nLabWidget.for_pages = True"
 
 

@@ -32,15 +32,17 @@ from labkit.widgets.playground.widget import Playground
 MARKER = "labkit-site.json"
 INDEX = "index.html"
 GLOSSARY = "glossary.html"
-LINK = re.compile(r"\[([^]]+)\]\([^)]*\)")  # in Markdown
-# a row of the table of lessons: number, link, minutes, summary
+# A link in Markdown.
+LINK = re.compile(r"\[([^]]+)\]\([^)]*\)")
+# A row of the table of lessons: number, link, minutes, summary.
 MAP_ROW = re.compile(
     r"^\| \**\w+\** \| \[[^]]+\]\((?P<name>\w+)\.ipynb\)"
     r" \| (?P<minutes>\w*) \| (?P<summary>.*) \|$",
     re.M,
 )
 PAGE_LINK = re.compile(r'<a href="(?P<page>\w+\.html)(?:#[^"]*)?"[^>]*>(?P<text>.*?)</a>', re.S)
-OWN = "'self' file:"  # this page's server, or the folder of its file
+# The sources that a page may load from: its own server, or files beside its own.
+OWN = "'self' file:"
 POLICY = (
     f"default-src 'none'; img-src {OWN} data:; "
     f"style-src {OWN} 'unsafe-inline'; script-src {OWN} 'unsafe-inline'"
@@ -208,7 +210,7 @@ def _replace_files(folder: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def _live_links(body: str, names: Collection[str]) -> str:
-    """Return a page whose links to pages that the site lacks are plain text.
+    """Return a page in which links to pages that the site does not have are plain text.
 
     >>> _live_links('<a href="02_rounding.html#ulp">lesson <b>02</b></a>', {"index.html"})
     'lesson <b>02</b>'
