@@ -1,8 +1,7 @@
-"""apex.amp in labkit: levels, casts, refusals and checkpoints, as in apex's own tests."""
+"""`labkit.frameworks.apex`: levels, casts, steps, misuses and checkpoints, as apex's own tests."""
 
 import copy
 import inspect
-import itertools
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -17,19 +16,21 @@ import labkit.frameworks.apex as apex
 from labkit.frameworks.apex import amp, optimizers
 from tests.frameworks.refusals import not_refused
 
-HALF, FLOAT = torch.float16, torch.float32
+HALF = torch.float16
+FLOAT = torch.float32
 LEVELS = ("O0", "O1", "O2", "O3")
 
 
-def forget():
+def restore_torch():
+    """Undo `amp.initialize` and `amp.init`, and forget registered functions."""
     amp._deactivate()
     amp._amp_state.registrations.clear()
 
 
 @pytest.fixture(autouse=True)
-def torch_as_it_was():
+def restored_torch():
     yield
-    forget()
+    restore_torch()
 
 
 @pytest.fixture
@@ -38,24 +39,27 @@ def casts():
 
 
 def small():
+    """Return a network of four inputs and two outputs, with a norm."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
 
 
-def started(level="O1", lr=0.1, momentum=0.0, **given):
+def started(level="O1", lr=0.1, momentum=0.0, **options):
+    """Return a model and an optimizer that amp has initialized."""
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
-    return amp.initialize(model, optimizer, opt_level=level, verbosity=0, **given)
+    return amp.initialize(model, optimizer, opt_level=level, verbosity=0, **options)
 
 
-def trained(level, steps=3, **given):
-    """A script of apex's, from memory: three lines for mixed precision, and all else as it was."""
-    model, optimizer = started(level, momentum=0.9, **given)
+def trained(level, steps=3, **options):
+    """Return a model and an optimizer after some steps in mixed precision."""
+    model, optimizer = started(level, momentum=0.9, **options)
     train_on(model, optimizer, steps)
     return model, optimizer
 
 
 def train_on(model, optimizer, steps):
+    """Train as scripts with apex do; return the last loss."""
     torch.manual_seed(1)
     for _ in range(steps):
         x = torch.randn(16, 4)
@@ -72,29 +76,43 @@ def train_on(model, optimizer, steps):
 # --- the levels -----------------------------------------------------------------------------------
 
 
-def test_what_each_level_is():
-    for level, weight, norm, master, scale in (
-        ("O0", FLOAT, FLOAT, FLOAT, 1.0),
-        ("O1", FLOAT, FLOAT, FLOAT, 2.0**16),
-        ("O2", HALF, FLOAT, FLOAT, 2.0**16),
-        ("O3", HALF, HALF, HALF, 1.0),
-    ):
-        model, optimizer = trained(level, steps=1)
-        assert model[0].weight.dtype == weight, level
-        assert model[1].weight.dtype == norm, level
-        assert next(amp.master_params(optimizer)).dtype == master, level
-        assert amp._amp_state.loss_scalers[0].loss_scale() == scale, level
-        assert model(torch.ones(4, 4)).dtype == (HALF if level == "O1" else FLOAT), level
-        assert not torch.equal(model[3].bias.float(), small()[3].bias), f"{level} trains"
-        # apex's O2StateDictHook is registered with each module of a model that it casts
-        assert {value.dtype for value in model.state_dict().values()} == {FLOAT, torch.int64}, level
-        assert {value.dtype for value in model[0].state_dict().values()} == {FLOAT}, level
-        assert model[0].weight.dtype == weight, "the model itself is as it was"
+@pytest.mark.parametrize(
+    ("level", "weight", "norm", "master", "scale", "output"),
+    [
+        ("O0", FLOAT, FLOAT, FLOAT, 1.0, FLOAT),
+        ("O1", FLOAT, FLOAT, FLOAT, 2.0**16, HALF),
+        ("O2", HALF, FLOAT, FLOAT, 2.0**16, FLOAT),
+        ("O3", HALF, HALF, HALF, 1.0, FLOAT),
+    ],
+)
+def test_a_level_has_its_dtypes_and_scale(level, weight, norm, master, scale, output):
+    model, optimizer = trained(level, steps=1)
+    assert model[0].weight.dtype == weight
+    assert model[1].weight.dtype == norm
+    assert next(amp.master_params(optimizer)).dtype == master
+    assert amp._amp_state.loss_scalers[0].loss_scale() == scale
+    assert model(torch.ones(4, 4)).dtype == output
 
 
-def test_the_signatures_are_apexs():
-    given = inspect.signature(amp.initialize).parameters
-    assert {name: p.default for name, p in given.items() if name != "models"} == {
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_level_trains(level):
+    model, _ = trained(level, steps=1)
+    assert not torch.equal(model[3].bias.float(), small()[3].bias)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_state_dict_is_in_fp32(level):
+    model, _ = trained(level, steps=1)
+    dtype = model[0].weight.dtype
+    assert {value.dtype for value in model.state_dict().values()} == {FLOAT, torch.int64}
+    # apex registers its O2StateDictHook with each module of a model that it casts.
+    assert {value.dtype for value in model[0].state_dict().values()} == {FLOAT}
+    assert model[0].weight.dtype == dtype
+
+
+def test_arguments_of_initialize_are_apexs():
+    parameters = inspect.signature(amp.initialize).parameters
+    assert {name: p.default for name, p in parameters.items() if name != "models"} == {
         "optimizers": None,
         "enabled": True,
         "opt_level": "O1",
@@ -109,6 +127,9 @@ def test_the_signatures_are_apexs():
         "min_loss_scale": None,
         "max_loss_scale": 2.0**24,
     }
+
+
+def test_arguments_of_scale_loss_are_apexs():
     assert list(inspect.signature(amp.scale_loss).parameters) == [
         "loss",
         "optimizers",
@@ -119,12 +140,27 @@ def test_the_signatures_are_apexs():
     ]
 
 
-def test_override_replaces_a_property_of_the_level():
-    model, _ = trained("O2", keep_batchnorm_fp32="False", loss_scale="128.0")
+def test_norms_of_o2_can_be_cast():
+    model, _ = trained("O2", keep_batchnorm_fp32="False")
     assert model[1].weight.dtype == HALF
+
+
+def test_a_static_scale_may_be_text():
+    trained("O2", loss_scale="128.0")
     assert amp._amp_state.loss_scalers[0].loss_scale() == 128.0
-    assert trained("O3", cast_model_outputs=HALF)[0](torch.ones(4, 4)).dtype == HALF
-    assert next(amp.master_params(trained("O3", master_weights=True)[1])).dtype == FLOAT
+
+
+def test_outputs_of_o3_can_be_fp16():
+    model, _ = trained("O3", cast_model_outputs=HALF)
+    assert model(torch.ones(4, 4)).dtype == HALF
+
+
+def test_o3_can_have_masters():
+    _, optimizer = trained("O3", master_weights=True)
+    assert next(amp.master_params(optimizer)).dtype == FLOAT
+
+
+def test_a_dynamic_scale_stays_between_its_bounds():
     model, optimizer = trained("O1", min_loss_scale=2.0**10, max_loss_scale=2.0**12)
     scaler = amp._amp_state.loss_scalers[0]
     assert scaler.loss_scale() == 2.0**12
@@ -135,7 +171,7 @@ def test_override_replaces_a_property_of_the_level():
     assert scaler.loss_scale() == 2.0**10
 
 
-def test_initialize_returns_what_it_was_given():
+def test_disabled_amp_changes_nothing():
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     assert amp.initialize(model, enabled=False) is model
@@ -143,11 +179,18 @@ def test_initialize_returns_what_it_was_given():
     loss = model(torch.ones(4, 4)).sum()
     with amp.scale_loss(loss, optimizer) as scaled_loss:
         assert scaled_loss is loss
+
+
+def test_initialize_returns_models_and_optimizers_as_they_came():
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     assert amp.initialize(model, opt_level="O0") is model
     assert amp.initialize([model], opt_level="O0") == [model]
     assert amp.initialize(model, [optimizer], opt_level="O0") == (model, [optimizer])
 
 
+# Misuse -> a function of a model and an optimizer that commits it, the error, and a part of its
+# message.
 MISUSES = {
     "zero one": (
         lambda m, o: amp.initialize(m, o, opt_level="01"),
@@ -297,37 +340,46 @@ def _half_buffer(model):
     return model
 
 
-def _scale(model, optimizer, loss=None, **given):
-    with amp.scale_loss(
-        model(torch.ones(4, 4)).sum() if loss is None else loss, optimizer, **given
-    ):
+def _scale(model, optimizer, loss=None, **options):
+    """Enter and leave a block of `scale_loss`."""
+    if loss is None:
+        loss = model(torch.ones(4, 4)).sum()
+    with amp.scale_loss(loss, optimizer, **options):
         pass
 
 
-def test_what_apex_refuses_is_refused_in_words():
-    def given():
-        forget()
+def test_misuses_are_refused_with_a_reason():
+    def new_arguments():
+        restore_torch()
         model = small()
         return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
-    assert not_refused(MISUSES, given) == {}
+    assert not_refused(MISUSES, new_arguments) == {}
 
 
-def test_before_initialize_nothing_is_scaled_or_loaded(monkeypatch):
+@pytest.fixture
+def never_initialized(monkeypatch):
     monkeypatch.setattr(amp, "_amp_state", amp.AmpState())
-    with (
-        pytest.raises(RuntimeError, match="must be called before"),
-        amp.scale_loss(torch.ones(1), None),
-    ):
-        pass
+
+
+def test_before_initialize_no_loss_is_scaled(never_initialized):
+    with pytest.raises(RuntimeError, match="must be called before"):
+        _scale(None, None, loss=torch.ones(1))
+
+
+def test_before_initialize_no_state_is_loaded(never_initialized):
     with pytest.raises(RuntimeError, match="after amp"):
         _load(loss_scale=8.0, unskipped=0)
+
+
+def test_disabled_amp_has_no_state(never_initialized):
     amp.initialize(small(), enabled=False)
-    _load(loss_scale=8.0, unskipped=0)  # nothing is there
+    _load(loss_scale=8.0, unskipped=0)
     assert amp.state_dict(destination={"epoch": 3}) == {"epoch": 3}
 
 
-def test_an_inf_in_a_closure_that_a_step_has_called_is_no_secret():
+def test_an_inf_in_a_closure_of_a_step_is_an_error():
+    """The step has used the gradient already, so it cannot be skipped."""
     model = small()
     optimizer = torch.optim.LBFGS(model.parameters())
     model, optimizer = amp.initialize(model, optimizer, verbosity=0)
@@ -335,7 +387,8 @@ def test_an_inf_in_a_closure_that_a_step_has_called_is_no_secret():
     def closure(factor=1.0):
         optimizer.zero_grad()
         out = model(x)
-        assert out.dtype == HALF, "as outside of the step"
+        # Casts are the same as outside of the step.
+        assert out.dtype == HALF
         loss = out.float().square().mean() * factor
         with amp.scale_loss(loss, optimizer) as scaled_loss:
             scaled_loss.backward()
@@ -350,7 +403,8 @@ def test_an_inf_in_a_closure_that_a_step_has_called_is_no_secret():
 
 x = torch.randn(4, 4, generator=torch.Generator().manual_seed(0)).abs()
 ONES = torch.ones(4, 4)
-DTYPES = {  # of the result, for any dtype of x; None: that of x
+# Name of an operation -> a function of x, and the dtype of its result; None is that of x.
+OPERATIONS = {
     "linear": (lambda x: F.linear(x, torch.ones(3, 4, dtype=x.dtype)), HALF),
     "conv2d": (lambda x: F.conv2d(x.view(1, 1, 4, 4), torch.ones(1, 1, 2, 2)), HALF),
     "matmul method": (lambda x: x.matmul(ONES), HALF),
@@ -376,147 +430,196 @@ DTYPES = {  # of the result, for any dtype of x; None: that of x
 }
 
 
-def test_basic_casts(casts):
-    for (name, (operation, dtype)), given in itertools.product(DTYPES.items(), (HALF, FLOAT)):
-        assert operation(x.to(given)).dtype == (dtype or given), (name, given)
+@pytest.mark.parametrize("dtype", [HALF, FLOAT])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_has_the_dtype_of_its_list(name, dtype, casts):
+    operation, result_dtype = OPERATIONS[name]
+    assert operation(x.to(dtype)).dtype == (result_dtype or dtype)
 
 
-def test_what_is_not_safe_in_fp16_is_an_error(casts):
+def test_an_in_place_operation_of_the_fp32_list_is_refused_in_fp16(casts):
     assert x.clone().exp_().dtype == FLOAT
     with pytest.raises(NotImplementedError, match="exp"):
         x.half().exp_()
+
+
+def test_binary_cross_entropy_is_refused_in_fp16(casts):
     p = torch.rand(4)
-    assert F.binary_cross_entropy(p, torch.ones(4)).dtype == FLOAT, (
-        "of FP32 numbers there is nothing to fear"
-    )
+    ones = torch.ones(4)
+    assert F.binary_cross_entropy(p, ones).dtype == FLOAT
     with pytest.raises(NotImplementedError, match="with_logits"):
-        F.binary_cross_entropy(p.half(), torch.ones(4).half())
+        F.binary_cross_entropy(p.half(), ones.half())
+
+
+def test_allow_banned_casts_a_refused_operation():
     amp.init(allow_banned=True)
-    assert F.binary_cross_entropy(p.half(), torch.ones(4).half()).dtype == FLOAT
+    p = torch.rand(4).half()
+    assert F.binary_cross_entropy(p, torch.ones(4).half()).dtype == FLOAT
 
 
-def fails_without_casts():
+def test_disable_casts_nests(casts):
     with amp.disable_casts():
-        assert (x @ x).dtype == FLOAT
         with amp.disable_casts():
             assert (x @ x).dtype == FLOAT
         assert (x @ x).dtype == FLOAT
+    assert (x @ x).dtype == HALF
+
+
+def fail_without_casts():
+    with amp.disable_casts():
         raise KeyError
 
 
-def test_disable_casts_survives_an_exception_and_nests(casts):
+def test_an_exception_ends_disable_casts(casts):
     with pytest.raises(KeyError):
-        fails_without_casts()
+        fail_without_casts()
     assert (x @ x).dtype == HALF
+
+
+def test_deactivated_amp_casts_nothing(casts):
     casts._deactivate()
     assert (x @ x).dtype == FLOAT
 
 
-def test_registered_functions_hold_until_next_initialize():
-    original = (module := SimpleNamespace(double=lambda x: x + x)).double
+def test_registered_functions_are_cast_from_the_next_initialize():
+    module = SimpleNamespace(double=lambda x: x + x)
     amp.register_float_function(torch, "sigmoid")
     amp.register_half_function(module, "double")
     amp.register_promote_function(torch, "relu")
-    assert torch.sigmoid(x.half()).dtype == HALF, "not yet"
+    assert torch.sigmoid(x.half()).dtype == HALF
     amp.initialize(small(), verbosity=0)
     assert torch.sigmoid(x.half()).dtype == FLOAT
     assert x.half().sigmoid().dtype == FLOAT
     assert module.double(x).dtype == HALF
+
+
+def test_registrations_are_for_one_initialize():
+    module = SimpleNamespace(double=lambda x: x + x)
+    original = module.double
+    amp.register_float_function(torch, "sigmoid")
+    amp.register_half_function(module, "double")
     amp.initialize(small(), verbosity=0)
-    assert torch.sigmoid(x.half()).dtype == HALF, "registrations are for one initialize"
+    amp.initialize(small(), verbosity=0)
+    assert torch.sigmoid(x.half()).dtype == HALF
     assert module.double is original
 
 
-def test_decorated_functions_do_nothing_outside():
-    half, wide, widest = (
-        decorate(lambda a, b: a + b)
-        for decorate in (amp.half_function, amp.float_function, amp.promote_function)
-    )
-    assert half(x, x).dtype == FLOAT
-    amp.init()
-    assert [f(x.half(), x.half()).dtype for f in (half, wide, widest)] == [HALF, FLOAT, HALF]
-    assert [f(x, x.half()).dtype for f in (half, wide, widest)] == [HALF, FLOAT, FLOAT]
+def add(a, b):
+    return a + b
+
+
+@pytest.mark.parametrize("decorate", [amp.half_function, amp.float_function, amp.promote_function])
+def test_decorated_functions_cast_nothing_before_amp(decorate):
+    assert decorate(add)(x, x).dtype == FLOAT
+
+
+@pytest.mark.parametrize(
+    ("decorate", "both_half", "one_half"),
+    [
+        (amp.half_function, HALF, HALF),
+        (amp.float_function, FLOAT, FLOAT),
+        (amp.promote_function, HALF, FLOAT),
+    ],
+)
+def test_decorated_functions_cast_their_arguments(decorate, both_half, one_half, casts):
+    assert decorate(add)(x.half(), x.half()).dtype == both_half
+    assert decorate(add)(x, x.half()).dtype == one_half
 
 
 # --- steps ----------------------------------------------------------------------------------------
 
 
-def test_gradients_of_several_losses_are_added():
-    ends = []
+def backward(loss, optimizer, **options):
+    """Compute the gradients of a loss in a block of `scale_loss`."""
+    with amp.scale_loss(loss, optimizer, **options) as scaled_loss:
+        scaled_loss.backward()
+
+
+def test_delayed_unscaling_gives_the_same_step():
+    weights = []
     for delay in (False, True):
         model, optimizer = started("O2", loss_scale=64.0)
-        for last in (False, True):
-            with amp.scale_loss(
-                model(x).sum(), optimizer, delay_unscale=delay and not last
-            ) as scaled_loss:
-                scaled_loss.backward()
-            if delay and not last:
-                with pytest.raises(RuntimeError, match="64 times too large"):
-                    optimizer.step()
+        backward(model(x).sum(), optimizer, delay_unscale=delay)
+        backward(model(x).sum(), optimizer)
         optimizer.step()
-        ends.append(model[3].weight.clone())
-    torch.testing.assert_close(ends[0], ends[1], atol=0.0, rtol=2.0**-9)
+        weights.append(model[3].weight.clone())
+    torch.testing.assert_close(*weights, atol=0.0, rtol=2.0**-9)
 
 
-def test_failing_block_leaves_earlier_gradients():
-    def step(fails):
-        with amp.scale_loss(model(x).float().mean(), optimizer) as scaled_loss:
-            scaled_loss.backward()
-            if fails:
-                raise KeyError
-
-    for level in ("O1", "O2"):
-        model, optimizer = started(level)
-        step(fails=False)
-        before = [p.grad.clone() for p in amp.master_params(optimizer)]
-        with pytest.raises(KeyError):
-            step(fails=True)
-        assert all(
-            torch.equal(p.grad, b)
-            for p, b in zip(amp.master_params(optimizer), before, strict=True)
-        )
-        _scale(model, optimizer)  # another one may begin
+def test_a_step_with_scaled_gradients_is_refused():
+    model, optimizer = started("O2", loss_scale=64.0)
+    backward(model(x).sum(), optimizer, delay_unscale=True)
+    with pytest.raises(RuntimeError, match="64 times too large"):
+        optimizer.step()
 
 
-def test_gradients_of_two_scales_are_kept_apart():
+def fail_after_backward(model, optimizer):
+    with amp.scale_loss(model(x).float().mean(), optimizer) as scaled_loss:
+        scaled_loss.backward()
+        raise KeyError
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_failing_block_leaves_earlier_gradients(level):
+    model, optimizer = started(level)
+    backward(model(x).float().mean(), optimizer)
+    before = [p.grad.clone() for p in amp.master_params(optimizer)]
+    with pytest.raises(KeyError):
+        fail_after_backward(model, optimizer)
+    for p, gradient in zip(amp.master_params(optimizer), before, strict=True):
+        assert torch.equal(p.grad, gradient)
+    # The failed block has ended, so another one can begin.
+    _scale(model, optimizer)
+
+
+def test_gradients_deleted_before_a_block_do_not_count():
+    model, optimizer = started(num_losses=2)
+    backward(model(x).sum() * 100, optimizer, delay_unscale=True)
+    optimizer.zero_grad()
+    backward(model[3].bias.sum(), optimizer, loss_id=1)
+    assert torch.equal(model[3].bias.grad, torch.ones(2))
+    assert model[0].weight.grad is None
+
+
+def test_gradients_deleted_inside_a_block_do_not_count():
+    model, optimizer = started(num_losses=2)
+    backward(model(x).sum() * 100, optimizer)
+    with amp.scale_loss(model[3].bias.sum(), optimizer, loss_id=1) as scaled_loss:
+        optimizer.zero_grad()
+        scaled_loss.backward()
+    assert torch.equal(model[3].bias.grad, torch.ones(2))
+    assert model[0].weight.grad is None
+
+
+def test_gradients_of_two_scales_are_not_added():
     model, optimizer = started(num_losses=2)
     amp._amp_state.loss_scalers[1]._loss_scale = 4.0
-    for delay in (True, False):
-        with amp.scale_loss(model(x).sum() * 100, optimizer, delay_unscale=delay) as scaled_loss:
-            scaled_loss.backward()
-        if delay:
-            optimizer.zero_grad()  # gradients of another scale are gone
-        with amp.scale_loss(model[3].bias.sum(), optimizer, loss_id=1) as scaled_loss:
-            optimizer.zero_grad()
-            scaled_loss.backward()
-        assert torch.equal(model[3].bias.grad, torch.ones(2))
-        assert model[0].weight.grad is None
-    _scale(model, optimizer, delay_unscale=True)
+    backward(model(x).sum(), optimizer, delay_unscale=True)
     with pytest.raises(RuntimeError, match="their sum would have no scale"):
         _scale(model, optimizer, loss_id=1)
 
 
-def test_a_group_that_is_added_later_is_stepped():
-    for level, after_a_step in itertools.product(LEVELS, (False, True)):
-        model = small()
-        added = nn.Linear(2, 2)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
-        [model, added], optimizer = amp.initialize(
-            [model, added], optimizer, opt_level=level, verbosity=0
-        )
-        if after_a_step:
-            train_on(model, optimizer, 1)
-        optimizer.add_param_group({"params": added.parameters(), "lr": 0.5})
-        before = added.weight.detach().clone()
-        train_on(nn.Sequential(model, added), optimizer, 1)
-        assert not torch.equal(added.weight, before), (level, after_a_step)
-        assert torch.equal(
-            optimizer.param_groups[1]["params"][0].to(added.weight.dtype), added.weight
-        )
+@pytest.mark.parametrize("after_a_step", [False, True])
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_group_that_is_added_later_is_stepped(level, after_a_step):
+    model = small()
+    added = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+    [model, added], optimizer = amp.initialize(
+        [model, added], optimizer, opt_level=level, verbosity=0
+    )
+    if after_a_step:
+        train_on(model, optimizer, 1)
+    optimizer.add_param_group({"params": added.parameters(), "lr": 0.5})
+    before = added.weight.detach().clone()
+    train_on(nn.Sequential(model, added), optimizer, 1)
+    assert not torch.equal(added.weight, before)
+    stepped = optimizer.param_groups[1]["params"][0]
+    assert torch.equal(stepped.to(added.weight.dtype), added.weight)
 
 
 class Shrinking:
-    """An optimizer around another, as LARC is: it changes gradients, and hands on the step."""
+    """An optimizer around another, as LARC is: it halves gradients, then calls the other's step."""
 
     def __init__(self, optimizer):
         self.optim = optimizer
@@ -525,110 +628,157 @@ class Shrinking:
         return getattr(self.optim, name)
 
     def step(self):
-        for p in (p for group in self.optim.param_groups for p in group["params"]):
-            p.grad.mul_(0.5)
+        for group in self.optim.param_groups:
+            for p in group["params"]:
+                p.grad.mul_(0.5)
         self.optim.step()
 
 
-def test_an_optimizer_that_wraps_another():
-    for level in LEVELS:
-        outcome = []
-        for lr in (0.5, 0.25):
-            model = small()
-            optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-            optimizer = Shrinking(optimizer) if lr == 0.5 else optimizer
-            model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
-            _train_once(model, optimizer)
-            outcome.append(model[3].weight.detach().float())
-        torch.testing.assert_close(*outcome, atol=2.0**-11, rtol=2.0**-10)
-
-
-def _train_once(model, optimizer):
-    with amp.scale_loss(
-        F.cross_entropy(model(x), torch.tensor([0, 1, 0, 1])), optimizer
-    ) as scaled_loss:
-        scaled_loss.backward()
+def train_once(model, optimizer):
+    backward(F.cross_entropy(model(x), torch.tensor([0, 1, 0, 1])), optimizer)
     optimizer.step()
 
 
-def test_momentum_from_before_initialize_is_kept():
+def weight_after_a_step(level, lr, wrap=None):
+    """Return the last weight after one step.
+
+    Args:
+        level: The level of apex.
+        lr: The learning rate.
+        wrap: The class of an optimizer around torch's, or None.
+    """
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    if wrap is not None:
+        optimizer = wrap(optimizer)
+    model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    train_once(model, optimizer)
+    return model[3].weight.detach().float()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_optimizer_may_wrap_another(level):
+    wrapped = weight_after_a_step(level, lr=0.5, wrap=Shrinking)
+    plain = weight_after_a_step(level, lr=0.25)
+    torch.testing.assert_close(wrapped, plain, atol=2.0**-11, rtol=2.0**-10)
+
+
+def with_momentum_and_a_frozen_layer():
+    """Return a model and an optimizer after a step in FP32."""
     model = small()
     model[0].requires_grad_(False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     F.cross_entropy(model(x), torch.tensor([0, 1, 0, 1])).backward()
     optimizer.step()
+    return model, optimizer
+
+
+def test_momentum_from_before_initialize_is_kept():
+    model, optimizer = with_momentum_and_a_frozen_layer()
     before = [state["momentum_buffer"].clone() for state in optimizer.state.values()]
-    frozen = model[0].weight.half()
     model, optimizer = amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
     masters = [p for p in amp.master_params(optimizer) if p.requires_grad and p.dtype == FLOAT]
-    assert [optimizer.state[m]["momentum_buffer"].dtype for m in masters] == [FLOAT] * 4
-    assert all(
-        torch.equal(optimizer.state[m]["momentum_buffer"], b)
-        for m, b in zip(masters, before, strict=True)
-    )
-    _train_once(model, optimizer)
+    for master, momentum in zip(masters, before, strict=True):
+        assert optimizer.state[master]["momentum_buffer"].dtype == FLOAT
+        assert torch.equal(optimizer.state[master]["momentum_buffer"], momentum)
+
+
+def test_a_frozen_parameter_has_no_master():
+    model, optimizer = with_momentum_and_a_frozen_layer()
+    frozen = model[0].weight.half()
+    model, optimizer = amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
+    train_once(model, optimizer)
     assert torch.equal(model[0].weight, frozen)
     assert optimizer.param_groups[0]["params"][0] is model[0].weight
 
 
-# --- what is written down -------------------------------------------------------------------------
+# --- checkpoints, copies and threads --------------------------------------------------------------
 
 
-def test_a_checkpoint_of_each_level_is_gone_on_with_in_each():
-    for before, after in itertools.product(LEVELS, repeat=2):
-        model, optimizer = trained(before)
-        saved = copy.deepcopy((model.state_dict(), optimizer.state_dict(), amp.state_dict()))
-        other, optimizer = started(after, momentum=0.9)
-        other.load_state_dict(saved[0])
-        optimizer.load_state_dict(saved[1])
-        amp.load_state_dict(saved[2])
-        ours, theirs = ([p.detach().float() for p in net.parameters()] for net in (other, model))
-        torch.testing.assert_close(ours, theirs, atol=0.0, rtol=2.0**-10)
-        assert amp.state_dict() == saved[2], (before, after)
-        assert math.isfinite(train_on(other, optimizer, 2)), (before, after)
-        moved = [p.detach().float() for p in other.parameters()]
-        assert not all(map(torch.equal, moved, theirs)), (before, after)
+def parameters_in_fp32(model):
+    return [p.detach().float() for p in model.parameters()]
 
 
-def test_the_scale_of_each_loss_is_in_the_state_dict():
+@pytest.mark.parametrize("after", LEVELS)
+@pytest.mark.parametrize("before", LEVELS)
+def test_a_checkpoint_of_each_level_continues_in_each(before, after):
+    model, optimizer = trained(before)
+    model_state = copy.deepcopy(model.state_dict())
+    optimizer_state = copy.deepcopy(optimizer.state_dict())
+    amp_state = copy.deepcopy(amp.state_dict())
+    saved = parameters_in_fp32(model)
+
+    other, optimizer = started(after, momentum=0.9)
+    other.load_state_dict(model_state)
+    optimizer.load_state_dict(optimizer_state)
+    amp.load_state_dict(amp_state)
+    torch.testing.assert_close(parameters_in_fp32(other), saved, atol=0.0, rtol=2.0**-10)
+    assert amp.state_dict() == amp_state
+    assert math.isfinite(train_on(other, optimizer, 2))
+    assert not all(map(torch.equal, parameters_in_fp32(other), saved))
+
+
+@pytest.fixture
+def state_of_three_losses():
+    """The state of amp after an overflow of the first loss and a step of the second."""
     amp.initialize(small(), num_losses=3, verbosity=0)
     first, second, _ = amp._amp_state.loss_scalers
-    assert (first.must_skip(found_inf=True), second.must_skip(found_inf=False)) == (True, False)
-    state = amp.state_dict()
-    assert state == {
+    assert first.must_skip(found_inf=True)
+    assert not second.must_skip(found_inf=False)
+    return amp.state_dict()
+
+
+def test_the_scale_of_each_loss_is_in_the_state_dict(state_of_three_losses):
+    assert state_of_three_losses == {
         "loss_scaler0": {"loss_scale": 2.0**15, "unskipped": 0},
         "loss_scaler1": {"loss_scale": 2.0**16, "unskipped": 1},
         "loss_scaler2": {"loss_scale": 2.0**16, "unskipped": 0},
     }
+
+
+def test_a_state_of_more_losses_is_loaded_with_a_warning(state_of_three_losses):
     amp.initialize(small(), num_losses=2, verbosity=0)
     with pytest.warns(UserWarning, match="num_losses=3"):
-        amp.load_state_dict(state)
-    assert amp.state_dict() == {key: state[key] for key in ("loss_scaler0", "loss_scaler1")}
+        amp.load_state_dict(state_of_three_losses)
+    del state_of_three_losses["loss_scaler2"]
+    assert amp.state_dict() == state_of_three_losses
 
 
-def test_copied_half_model_is_independent(tmp_path):
-    for level in ("O1", "O2"):
-        model, _ = trained(level, cast_model_outputs=FLOAT)
-        torch.save(model, tmp_path / "model.pt")
-        for twin in (copy.deepcopy(model), torch.load(tmp_path / "model.pt", weights_only=False)):
-            assert torch.equal(twin(x), model(x))
-            assert twin(x).dtype == FLOAT
-            with torch.no_grad():
-                twin[3].weight.zero_()
-                twin[3].bias.zero_()
-            assert twin(x).abs().sum() == 0
-            assert model(x).abs().sum() > 0
+def deep_copy(model, folder):
+    return copy.deepcopy(model)
+
+
+def saved_copy(model, folder):
+    torch.save(model, folder / "model.pt")
+    return torch.load(folder / "model.pt", weights_only=False)
+
+
+@pytest.mark.parametrize("copied", [deep_copy, saved_copy])
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_copied_model_is_cast_and_independent(level, copied, tmp_path):
+    model, _ = trained(level, cast_model_outputs=FLOAT)
+    twin = copied(model, tmp_path)
+    assert torch.equal(twin(x), model(x))
+    assert twin(x).dtype == FLOAT
+    with torch.no_grad():
+        twin[3].weight.zero_()
+        twin[3].bias.zero_()
+    assert twin(x).abs().sum() == 0
+    assert model(x).abs().sum() > 0
 
 
 def test_two_threads_train_beside_each_other():
-    """As apex's own, state and casts are of one thread; what one does, the other does not see."""
-    meet = threading.Barrier(2)
+    """State and casts belong to a thread, as in apex."""
+    barrier = threading.Barrier(2, timeout=60)
 
-    def train(level):
-        meet.wait()
-        model, _ = trained(level, steps=20, loss_scale=1024.0 if level == "O1" else "dynamic")
-        meet.wait()
+    def train(level, loss_scale):
+        barrier.wait()
+        model, _ = trained(level, steps=20, loss_scale=loss_scale)
+        barrier.wait()
         return amp.state_dict()["loss_scaler0"]["loss_scale"], model(x).dtype
 
     with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(train, ("O1", "O2"))) == [(1024.0, HALF), (65536.0, FLOAT)]
+        o1 = pool.submit(train, "O1", 1024.0)
+        o2 = pool.submit(train, "O2", "dynamic")
+        assert o1.result() == (1024.0, HALF)
+        assert o2.result() == (2.0**16, FLOAT)
