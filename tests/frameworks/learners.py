@@ -22,20 +22,25 @@ class Line(nn.Module):
         return x * self.a + self.b
 
 
-def synth_learner(n_trn: int = 10, n_val: int = 2, **given: Any) -> Learner:
-    """Return a learner of batches of points near the line 2 * x + 3."""
+def synth_learner(n_trn: int = 10, n_val: int = 2, **options: Any) -> Learner:
+    """Return a learner of points near the line 2 * x + 3.
 
-    def points(batches: int) -> DataLoader[Any]:
-        x = torch.randn(16 * batches, 1)
-        return DataLoader(
-            TensorDataset(x, 2 * x + 3 + 0.1 * torch.randn(16 * batches, 1)), batch_size=16
-        )
-
-    given = {
+    Args:
+        n_trn: The number of batches for training.
+        n_val: The number of batches for validation.
+        **options: Arguments of `Learner` that replace those of this function.
+    """
+    arguments = {
         "model": Line(),
         "loss_func": nn.MSELoss(),
         "opt_func": partial(SGD, mom=0.9),
         "lr": 1e-3,
-        **given,
     }
-    return Learner(DataLoaders(points(n_trn), points(n_val)), **given)
+    return Learner(DataLoaders(_points(n_trn), _points(n_val)), **(arguments | options))
+
+
+def _points(batches: int) -> DataLoader[Any]:
+    """Return batches of 16 points."""
+    x = torch.randn(16 * batches, 1)
+    y = 2 * x + 3 + 0.1 * torch.randn(16 * batches, 1)
+    return DataLoader(TensorDataset(x, y), batch_size=16)

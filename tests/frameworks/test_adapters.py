@@ -1,7 +1,7 @@
-"""One training through the calls of every framework, compared bit by bit where their rules agree.
+"""One training through the calls of each framework, and the adapters of real frameworks.
 
-And what stands between the lab and the real frameworks, tried without them; `make hosts` tries it
-with them.
+Where the rules of the frameworks agree, the weights must be equal bit by bit. The frameworks
+themselves are not installed here; `make hosts` runs the adapters with them.
 """
 
 import ast
@@ -30,7 +30,8 @@ from labkit.gemm import half_storage
 from labkit.instrument import watch
 from tests.frameworks.learners import synth_learner
 
-LR, MOMENTUM = 0.05, 0.875
+LR = 0.05
+MOMENTUM = 0.875
 
 
 def model():
@@ -39,7 +40,7 @@ def model():
 
 
 def batches():
-    """Nine batches; the loss of three is so large that the scale backs off five times."""
+    """Return nine batches; the loss of three is so large that the scale backs off five times."""
     numbers = torch.Generator().manual_seed(1)
     return [
         (torch.randn(8, 4, generator=numbers), factor * torch.randn(8, 3, generator=numbers))
@@ -55,7 +56,10 @@ def sgd(weights):
     return torch.optim.SGD(weights, lr=LR, momentum=MOMENTUM)
 
 
-def our_engine(net, recipe="O1"):
+# Each of these functions trains a network on the batches, and returns the last loss scale.
+
+
+def by_engine(net, recipe="O1"):
     engine = Engine(net, sgd, RECIPES[recipe])
     for x, y in batches():
         engine.zero_grad()
@@ -82,8 +86,8 @@ def by_hand(net):
     return state.scale
 
 
-def as_torch_says_it(net):
-    """The loop of torch's tutorial, where two names have another home."""
+def by_torchs_tutorial(net):
+    """Train by the loop of torch's tutorial, with autocast and scaler of the lab."""
     optimizer = sgd(net.parameters())
     scaler = GradScaler("cpu")
     for x, y in batches():
@@ -98,7 +102,7 @@ def as_torch_says_it(net):
     return scaler.get_scale()
 
 
-def as_apex_says_it(net, level="O1"):
+def by_apex(net, level="O1"):
     net, optimizer = amp.initialize(net, sgd(net.parameters()), opt_level=level, verbosity=0)
     for x, y in batches():
         optimizer.zero_grad()
@@ -116,19 +120,19 @@ def learner(net, cbs=None):
     )
 
 
-def as_fastai_says_it(net):
+def by_fastai(net):
     learn = learner(net).to_fp16()
     learn.fit(1)
     return learn.scaler.get_scale()
 
 
-def as_fastai_says_it_itself(net):
+def by_fastais_masters(net):
     learn = learner(net, [ModelToHalf(), NonNativeMixedPrecision(max_loss_scale=2.0**16)])
     learn.fit(1)
     return learn.non_native_mixed_precision.loss_scale
 
 
-def as_oneflow_says_it(net):
+def by_oneflow(net):
     class Training(flow.nn.Graph):
         def __init__(self):
             self.net = net
@@ -147,41 +151,39 @@ def as_oneflow_says_it(net):
     return graph._scale.state.scale
 
 
-CASTING = [
-    our_engine,
-    by_hand,
-    as_torch_says_it,
-    as_apex_says_it,
-    as_fastai_says_it,
-    as_oneflow_says_it,
-]
-HALF = [
-    partial(our_engine, recipe="O2"),
-    partial(as_apex_says_it, level="O2"),
-    as_fastai_says_it_itself,
-]
+def trained_by(train, dtype):
+    """Return the weights of a training in a dtype; five of its nine steps are skipped."""
+    net = model()
+    scale = train(net)
+    assert scale == 2.0**16 / 2**5
+    return [p.detach().to(dtype) for p in net.parameters()]
 
 
-@pytest.mark.parametrize("dialects", [CASTING, HALF], ids=["casts", "half model"])
-def test_the_same_training_in_every_dialect(dialects):
-    ends = []
-    for train in dialects:
-        net = model()
-        scale = train(net)
-        assert scale == 2.0**11, "of nine steps, five were skipped"
-        ends.append(
-            [p.detach().half() if dialects is HALF else p.detach() for p in net.parameters()]
-        )
-    assert not torch.equal(ends[0][0].float(), model()[0].weight), "the others were not"
-    for train, weights in zip(dialects, ends, strict=True):
-        assert all(map(torch.equal, weights, ends[0])), train
+@pytest.mark.parametrize("train", [by_hand, by_torchs_tutorial, by_apex, by_fastai, by_oneflow])
+def test_training_with_casts_is_the_same_in_each_framework(train):
+    wanted = trained_by(by_engine, torch.float32)
+    for ours, theirs in zip(wanted, trained_by(train, torch.float32), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+# fastai returns the model to FP32, so the weights are compared in FP16.
+@pytest.mark.parametrize("train", [partial(by_apex, level="O2"), by_fastais_masters])
+def test_training_with_masters_is_the_same_in_each_framework(train):
+    wanted = trained_by(partial(by_engine, recipe="O2"), torch.float16)
+    for ours, theirs in zip(wanted, trained_by(train, torch.float16), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_the_training_moves_the_weights():
+    weights = trained_by(by_engine, torch.float32)
+    assert not torch.equal(weights[0], model()[0].weight)
 
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_import_on_the_page_for_users_is_there():
-    """The adapters' own frameworks are not installed here, so their files are read."""
+def test_every_import_on_the_page_for_users_exists():
+    """The modules cannot be imported without their frameworks, so their source is read."""
     page = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
     named = re.findall(r"from labkit\.frameworks\.(\w+) import (\w+)", page)
     assert {module for module, _ in named} == {
@@ -191,13 +193,10 @@ def test_every_import_on_the_page_for_users_is_there():
         "transformers",
     }
     for module, name in named:
-        tree = ast.parse(
-            (ROOT / "labkit" / "frameworks" / f"{module}.py").read_text(encoding="utf-8")
-        )
-        assert name in {node.name for node in tree.body if isinstance(node, ast.ClassDef)}, (
-            module,
-            name,
-        )
+        file = ROOT / "labkit" / "frameworks" / f"{module}.py"
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+        assert name in classes, module
 
 
 def step(model: nn.Module) -> None:
@@ -206,43 +205,63 @@ def step(model: nn.Module) -> None:
     optimizer.step()
 
 
-def test_a_callback_watches_from_open_to_close_and_a_second_time():
+def test_without_a_training_there_is_no_report():
+    with pytest.raises(RuntimeError, match="nothing was watched yet"):
+        Watching(every=1).report()
+
+
+def test_a_callback_watches_from_open_to_close():
     model = nn.Linear(3, 1)
     watching = Watching(every=1)
-    with pytest.raises(RuntimeError, match="nothing was watched yet"):
-        watching.report()
-    watching.open(nn.Linear(3, 1))  # left open by an error, and closed by the next beginning
     for steps in (2, 3):
         watching.open(model)
         for _ in range(steps):
             step(model)
         watching.close()
-        step(model)  # not seen any more
+        # A step after the end does not count.
+        step(model)
         assert watching.report().steps == steps
+
+
+def test_a_closed_callback_leaves_no_hooks():
+    watching = Watching(every=1)
+    # An error ended the first training, so it was not closed.
+    watching.open(nn.Linear(3, 1))
+    watching.open(nn.Linear(3, 1))
+    watching.close()
     watching.close()
     assert not nn.modules.module._global_forward_hooks
 
 
-def test_watch_observes_an_optimizer_outside_of_torch():
-    """The face of fastai has fastai's kind, which no hook of torch's tells of; a scaler steps the
-    callback instead.
-    """
-    for scale in (None, 2.0**8, 2.0**127):
-        torch.manual_seed(0)
-        learn = synth_learner(cbs=None if scale is None else MixedPrecision(init_scale=scale))
-        with watch(learn.model, every=5) as w:
-            learn.fit(1)
-        report = w.report()
-        assert report.steps == 10
-        if scale == 2.0**127:
-            assert len(report.skips) == 10 - len(learn.mixed_precision.scales) > 0
-        else:
-            assert [step.step for step in report.watched] == [0, 5]
-            assert report.skips == ()
-            assert report.histograms("updates")["a"].finite_non_zero == 2, "in each of both"
+def watched_fit(cbs=None):
+    """Return the report of a fit of ten steps by fastai's optimizer, and its learner."""
+    torch.manual_seed(0)
+    learn = synth_learner(cbs=cbs)
+    with watch(learn.model, every=5) as watcher:
+        learn.fit(1)
+    return watcher.report(), learn
 
 
-# --- what apex's and fastai's trainings, equal bit for bit to those of others, would not show ---
+# fastai's optimizer has none of torch's hooks; with a scaler, the callback takes its steps.
+@pytest.mark.parametrize("cbs", [None, MixedPrecision(init_scale=2.0**8)], ids=["FP32", "scaled"])
+def test_watch_observes_an_optimizer_outside_of_torch(cbs):
+    report, _ = watched_fit(cbs)
+    assert report.steps == 10
+    assert [step.step for step in report.watched] == [0, 5]
+    assert report.skips == ()
+    # The parameter moves in both sampled steps.
+    assert report.histograms("updates")["a"].finite_non_zero == 2
+
+
+def test_watch_counts_skipped_steps_of_an_optimizer_outside_of_torch():
+    report, learn = watched_fit(MixedPrecision(init_scale=2.0**127))
+    taken = len(learn.mixed_precision.scales)
+    assert report.steps == 10
+    assert taken < 10
+    assert len(report.skips) == 10 - taken
+
+
+# --- facts of masters that the equal trainings above do not show ---
 
 
 def test_masters_take_over_state_and_edits():
@@ -261,4 +280,5 @@ def test_masters_take_over_state_and_edits():
     assert not steps.unscale(1.0)
     steps.forget()
     assert master.grad is None
-    assert own.grad.tolist() == [1.0, 1.0], "it is the model's own, whose zero_grad forgets it"
+    # An FP32 parameter is its own master; the model's zero_grad deletes its gradient.
+    assert own.grad.tolist() == [1.0, 1.0]

@@ -1,8 +1,9 @@
-"""Many models, losses and optimizers under apex.amp: inf in each place, beside FP32 with the same
-skips.
+"""`labkit.frameworks.apex` with several models, losses and optimizers, as in apex's own tests.
+
+An inf is put into each gradient in turn. The weights must equal those of a training by torch alone
+that leaves out the steps which the inf would ruin.
 """
 
-import itertools
 import math
 from collections.abc import Iterator
 
@@ -17,9 +18,7 @@ INF = math.inf
 
 
 class TwoWeights(nn.Module):
-    """A weight in FP32 and one in FP16; or both in FP32, but what is computed with is rounded as
-    FP16 would be.
-    """
+    """A weight in FP32, and one of `dtype` that is rounded to FP16 before it is multiplied."""
 
     def __init__(self, unique: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -30,7 +29,7 @@ class TwoWeights(nn.Module):
         return (x * self.weight32 * self.weight16.half().float()).sum()
 
 
-# Which models each loss is the sum of, and which each optimizer steps.
+# The models that each loss is the sum of, and those that each optimizer steps, by their indices.
 SETUPS = {
     "2 models, 2 losses, 1 optimizer": (((0,), (1,)), ((0, 1),)),
     "3 models, 3 losses, 1 optimizer": (((0,), (1, 2), (0, 2)), ((0, 1, 2),)),
@@ -46,48 +45,63 @@ def torch_as_it_was() -> Iterator[None]:
     amp._amp_state.allow_incoming_model_not_fp32 = False
 
 
-def make(losses, optimizers, dtype):
-    models = [TwoWeights(1 + i, dtype) for i in range(1 + max(m for loss in losses for m in loss))]
-    lrs = [0.25, 0.5, 0.125]
-    made = [
-        torch.optim.SGD(
-            [{"params": models[m].parameters(), "lr": lrs[m] / 64} for m in own],
-            momentum=0.125 * (1 + i),
-        )
-        for i, own in enumerate(optimizers)
-    ]
-    return models, made
+def new_training(losses, optimizers, dtype):
+    """Return the models and the optimizers of a setup, the second weights in `dtype`."""
+    count = 1 + max(m for loss in losses for m in loss)
+    models = [TwoWeights(1 + i, dtype) for i in range(count)]
+    # Powers of two, by which products are exact.
+    rates = [2.0**-8, 2.0**-7, 2.0**-9]
+    sgds = []
+    for i, own in enumerate(optimizers):
+        groups = [{"params": models[m].parameters(), "lr": rates[m]} for m in own]
+        sgds.append(torch.optim.SGD(groups, momentum=0.125 * (1 + i)))
+    return models, sgds
 
 
-def reached(losses, optimizers, loss):
+def optimizers_of(losses, optimizers, loss):
+    """Return the indices of the optimizers that step a model of a loss."""
     return [i for i, own in enumerate(optimizers) if set(own) & set(losses[loss])]
 
 
 def without_amp(losses, optimizers, iterations, skipped, dtype):
-    """Train by torch alone and return all weights; `skipped` holds (iteration, optimizer) whose
-    step is not taken.
+    """Train by torch alone, and return all weights.
+
+    Args:
+        losses: The models of each loss.
+        optimizers: The models of each optimizer.
+        iterations: The number of iterations.
+        skipped: The steps that are not taken, as (iteration, optimizer).
+        dtype: The dtype of the second weights.
     """
-    models, made = make(losses, optimizers, dtype)
+    models, sgds = new_training(losses, optimizers, dtype)
     for i in range(iterations):
         for model in models:
             model.zero_grad()
         for loss in losses:
             sum(models[m](X) for m in loss).backward()
-        for number, optimizer in enumerate(made):
+        for number, sgd in enumerate(sgds):
             if (i, number) not in skipped:
-                optimizer.step()
+                sgd.step()
     return [p.detach() for model in models for p in model.parameters()]
 
 
-def under_amp(losses, optimizers, iterations, level, inject, scalers, how):
-    """Train under amp, with an inf in one gradient; `inject` is (iteration, loss, model, weight) or
-    None.
+def under_amp(losses, optimizers, iterations, level, inject, scalers, zeroed_by):
+    """Train under amp, and return models and optimizers.
+
+    Args:
+        losses: The models of each loss.
+        optimizers: The models of each optimizer.
+        iterations: The number of iterations.
+        level: The level of apex.
+        inject: The gradient that gets an inf, as (iteration, loss, model, weight), or None.
+        scalers: The index of the scaler of each loss.
+        zeroed_by: What zeroes the gradients, "model" or "optimizer".
     """
-    models, made = make(losses, optimizers, torch.float16)
+    models, sgds = new_training(losses, optimizers, torch.float16)
     amp._amp_state.allow_incoming_model_not_fp32 = True
-    models, made = amp.initialize(
+    models, sgds = amp.initialize(
         models,
-        made,
+        sgds,
         opt_level=level,
         verbosity=0,
         cast_model_type=False,
@@ -95,53 +109,64 @@ def under_amp(losses, optimizers, iterations, level, inject, scalers, how):
     )
     for number, scaler in enumerate(amp._amp_state.loss_scalers):
         if scaler.dynamic:
-            scaler._loss_scale = 4.0 * 4**number
+            scaler._loss_scale = 4.0 ** (1 + number)
     for i in range(iterations):
-        for holder in models if how == "model" else made:
+        for holder in models if zeroed_by == "model" else sgds:
             holder.zero_grad()
         for number, loss in enumerate(losses):
-            own = [made[o] for o in reached(losses, optimizers, number)]
+            own = [sgds[o] for o in optimizers_of(losses, optimizers, number)]
+            # apex takes one optimizer or a list.
+            argument = own if len(own) > 1 else own[0]
             total = sum(models[m](X) for m in loss)
-            with amp.scale_loss(
-                total, own if len(own) > 1 else own[0], loss_id=scalers[number]
-            ) as scaled:
+            with amp.scale_loss(total, argument, loss_id=scalers[number]) as scaled:
                 scaled.backward()
                 if inject is not None and inject[:2] == (i, number):
-                    getattr(models[inject[2]], inject[3]).grad[0] = INF
-        for optimizer in made:
-            optimizer.step()
-    return models, made
+                    _, _, model, weight = inject
+                    getattr(models[model], weight).grad[0] = INF
+        for sgd in sgds:
+            sgd.step()
+    return models, sgds
+
+
+def places_of(losses, level):
+    """Return None, for no inf, and all places of one in the second iteration.
+
+    The levels O0 and O3 have a static scale, which does not look for inf.
+    """
+    if level in ("O0", "O3"):
+        return [None]
+    gradients = [
+        (1, loss, model, weight)
+        for loss, own in enumerate(losses)
+        for model in own
+        for weight in ("weight32", "weight16")
+    ]
+    return [None, *gradients]
 
 
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
 @pytest.mark.parametrize("setup", SETUPS)
 def test_inf_skips_the_steps_that_it_would_ruin(setup, level):
     losses, optimizers = SETUPS[setup]
-    places = [
-        (1, loss, m, w)
-        for loss, own in enumerate(losses)
-        for m in own
-        for w in ("weight32", "weight16")
-    ]
-    zeroed = itertools.cycle(("model", "optimizer"))
-    for (inject, one_scaler), how in zip(
-        itertools.product([None, *places], (False, True)), zeroed, strict=False
-    ):
-        if inject is not None and level in ("O0", "O3"):
-            continue  # a static scale looks at nothing
-        scalers = [0] * len(losses) if one_scaler else list(range(len(losses)))
-        skipped = (
-            set() if inject is None else {(1, o) for o in reached(losses, optimizers, inject[1])}
-        )
-        # the dtype of what is stepped for weight16
+    one_for_each = list(range(len(losses)))
+    one_for_all = [0] * len(losses)
+    for inject in places_of(losses, level):
+        skipped = set()
+        if inject is not None:
+            iteration, loss, *_ = inject
+            skipped = {(iteration, o) for o in optimizers_of(losses, optimizers, loss)}
+        # The dtype of what the optimizer steps for weight16: O2 has masters.
         stepped = torch.float32 if level == "O2" else torch.float16
         expected = without_amp(losses, optimizers, 3, skipped, stepped)
-        models, made = under_amp(losses, optimizers, 3, level, inject, scalers, how)
-        weights = [p for model in models for p in model.parameters()]
-        for weight, reference in zip(weights, expected, strict=True):
-            assert torch.equal(weight, reference.to(weight.dtype)), (inject, scalers, how)
-        masters = [p for optimizer in made for p in amp.master_params(optimizer)]
-        assert {master.dtype for master in masters} == {torch.float32, stepped}
-        if inject is not None:
-            loss_id = scalers[inject[1]]
-            assert amp._amp_state.loss_scalers[loss_id].loss_scale() == 4.0 * 4**loss_id / 2
+        for scalers, zeroed_by in ((one_for_each, "model"), (one_for_all, "optimizer")):
+            models, sgds = under_amp(losses, optimizers, 3, level, inject, scalers, zeroed_by)
+            weights = [p for model in models for p in model.parameters()]
+            for weight, reference in zip(weights, expected, strict=True):
+                assert torch.equal(weight, reference.to(weight.dtype)), (inject, scalers)
+            masters = [p for sgd in sgds for p in amp.master_params(sgd)]
+            assert {master.dtype for master in masters} == {torch.float32, stepped}
+            if inject is not None:
+                # The scale began at 4^(1 + loss_id), and has been halved once.
+                loss_id = scalers[inject[1]]
+                scale = amp._amp_state.loss_scalers[loss_id].loss_scale()
+                assert scale == 4.0 ** (1 + loss_id) / 2
