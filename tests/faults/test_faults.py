@@ -2,6 +2,7 @@
 
 import csv
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from labkit.frameworks import torch_amp
 from labkit.widgets.fault_wall.widget import behind
 
 ROOT = Path(__file__).parents[2]
-# Half a second each and more: adding them up would cost a minute.
+# These take half a second and more each, a minute together; their tests are slow.
 LONG = {
     "average_in_bf16",
     "clip_before_unscale",
@@ -37,12 +38,13 @@ LONG = {
     "ranks_part",
     "first_steps_refused",
 }
+# Of the test under the lists of CUDA, these run in the quick tests.
 QUICK = {"bce_on_probabilities", "gradcheck_in_fp32", "inference_tensors", "mse_underflows"}
 slow = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def losses_fall(fixed: bool) -> Training:
-    """A training of this test's own: its loss falls where it is fixed.
+    """An example of a fault: its loss falls only in the repaired form.
 
     Error: words of its own,
         over two lines
@@ -51,22 +53,23 @@ def losses_fall(fixed: bool) -> Training:
     return Training(lambda number: losses[number], range(5), lambda: 1 - losses[-1])
 
 
-def test_an_error_that_is_not_the_faults_own_is_no_proof_of_it() -> None:
+def test_a_training_fails_by_a_low_score() -> None:
     fault = Fault(losses_fall)
     broken = run(fault, fixed=False)
-    fixed = run(fault, fixed=True)
     assert broken == TrainingOutcome((1.0,) * 5, 0.0)
+    assert fault.failed(broken)
+    fixed = run(fault, fixed=True)
     assert fixed == TrainingOutcome((1.0, 0.5, 1 / 3, 0.25, 0.2), 0.8)
-    of_others, its_own = (
-        TrainingOutcome((), float("nan"), f"RuntimeError: {words}")
-        for words in ("the disk is full", "words of its own, over two lines, and more")
-    )
-    assert [fault.failed(outcome) for outcome in (broken, fixed, of_others, its_own)] == [
-        True,
-        False,
-        False,
-        True,
-    ]
+    assert not fault.failed(fixed)
+
+
+@pytest.mark.parametrize(
+    ("message", "failed"),
+    [("the disk is full", False), ("words of its own, over two lines, and more", True)],
+)
+def test_a_training_fails_by_the_error_of_its_fault_only(message: str, failed: bool) -> None:
+    outcome = TrainingOutcome((), float("nan"), f"RuntimeError: {message}")
+    assert Fault(losses_fall).failed(outcome) is failed
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of")
@@ -74,8 +77,9 @@ def test_an_error_that_is_not_the_faults_own_is_no_proof_of_it() -> None:
     "names", [FAULTS.keys() - LONG, pytest.param(LONG, marks=slow)], ids=["quick", "long"]
 )
 def test_broken_trainings_fail_and_repaired_ones_do_not(names: set[str]) -> None:
-    """And the error that ends a broken one leads back to its fault."""
-    assert names <= FAULTS.keys(), "a name of this test that is no fault"
+    """The error that ends a broken one leads to its fault, and neither changes torch's state."""
+    # No name of LONG is outdated.
+    assert names <= FAULTS.keys()
     wrong: dict[str, object] = {}
     for name in sorted(names):
         fault = FAULTS[name]
@@ -98,101 +102,142 @@ def test_broken_trainings_fail_and_repaired_ones_do_not(names: set[str]) -> None
 def test_faults_occur_under_the_lists_of_cuda(
     names: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In CUDA's autocast `sum` and `exp` are FP32, in torch's for CPUs they are not. The lab's face
-    follows CUDA's.
+    """The lab's autocast, which uses the lists of CUDA also on a CPU, replaces torch's.
+
+    Under CUDA's lists `sum` and `exp` are computed in FP32, under those of CPUs they are not.
     """
     faces = {name: getattr(torch_amp, name) for name in ("autocast", "custom_fwd", "custom_bwd")}
     for name, face in faces.items():
         monkeypatch.setattr(torch.amp, name, face)
     monkeypatch.setattr(torch, "autocast", torch_amp.autocast)
     wrong: dict[str, object] = {}
-    for fault in (FAULTS[name] for name in sorted(names)):
+    for name in sorted(names):
+        fault = FAULTS[name]
         if fault.shown is not None:
-            # It runs in processes of its own, which have no face in place of torch's autocast.
+            # It runs in processes of its own, in which torch's autocast is not replaced.
             continue
         broken = run(fault, fixed=False)
         fixed = run(fault, fixed=True)
-        if fault.failed(broken) is bool(fault.only == "cpu" or fault.prevented) or fault.failed(
-            fixed
-        ):
-            wrong[fault.id] = broken, fixed
+        is_absent = fault.only == "cpu" or bool(fault.prevented)
+        if fault.failed(broken) is is_absent or fault.failed(fixed):
+            wrong[name] = broken, fixed
     assert not wrong
 
 
-def test_the_limits_of_each_fault_are_stated_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
-    unseen = [fault for fault in FAULTS.values() if fault.only or fault.prevented]
-    assert "stale_cast" in {fault.id for fault in unseen}
-    for fault in unseen:
-        assert fault.only in ("", "cpu", "cuda")
-        assert fault.where in page
+WITH_LIMITS = [fault for fault in FAULTS.values() if fault.only or fault.prevented]
+
+
+@pytest.mark.parametrize("fault", WITH_LIMITS, ids=lambda fault: fault.id)
+def test_the_page_of_errors_says_where_a_fault_occurs(fault: Fault) -> None:
+    assert fault.only in ("", "cpu", "cuda")
+    assert fault.where in (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+
+
+def test_explain_says_where_a_fault_occurs(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", "stale_cast"]) == 0
     assert "labkit's autocast casts a weight again" in " ".join(capsys.readouterr().out.split())
-    assert behind(FAULTS["stale_cast"])["told"][-1] == ["Where", FAULTS["stale_cast"].where]
-    one = Fault(losses_fall, only="cpu")
-    assert one.where == "Only torch.autocast('cpu') shows it: the lists of other devices differ."
 
 
-def states_after_a_fault_and_a_consultation() -> list[bool]:
-    """Return whether the random states of the CPU and of the GPU are what they were, and a fault
-    still fails.
-    """
+def test_the_fault_wall_says_where_a_fault_occurs() -> None:
+    fault = FAULTS["stale_cast"]
+    assert behind(fault)["told"][-1] == ["Where", fault.where]
+
+
+def test_a_fault_of_cpus_says_so() -> None:
+    where = "Only torch.autocast('cpu') shows it: the lists of other devices differ."
+    assert Fault(losses_fall, only="cpu").where == where
+
+
+def losses_of_two_batches(model, batches):
+    """An answer to a consultation of lesson 10."""
+    return [model(x).float().sum() for x, _ in batches[:2]], None
+
+
+def run_on_a_gpu() -> dict[str, bool]:
+    """Run three faults and a consultation, and return facts that must all be true."""
     from labkit_lessons.lesson_10_clinic import look
 
     torch.manual_seed(12)
     torch.rand(3, device="cuda")
-    before = torch.get_rng_state(), torch.cuda.get_rng_state()
-    outcomes = [
-        FAULTS[name] for name in ("mse_underflows", "denominator_underflows", "inference_tensors")
-    ]
-    failed = [fault.failed(run(fault, fixed=False)) for fault in outcomes]
-    error = look(
-        "clip", lambda model, batches: ([model(x).float().sum() for x, _ in batches[:2]], None)
-    ).error
-    after = torch.get_rng_state(), torch.cuda.get_rng_state()
-    return [not error, *failed, *(torch.equal(a, b) for a, b in zip(before, after, strict=True))]
+    cpu_state = torch.get_rng_state()
+    gpu_state = torch.cuda.get_rng_state()
+    facts = {}
+    for name in ("mse_underflows", "denominator_underflows", "inference_tensors"):
+        facts[f"{name} fails"] = FAULTS[name].failed(run(FAULTS[name], fixed=False))
+    facts["the consultation succeeds"] = not look("clip", losses_of_two_batches).error
+    facts["the CPU's random state is the same"] = torch.equal(cpu_state, torch.get_rng_state())
+    facts["the GPU's random state is the same"] = torch.equal(gpu_state, torch.cuda.get_rng_state())
+    return facts
 
 
 @pytest.mark.slow
 def test_a_gpus_random_state_is_left_as_it_was(simulated_gpu) -> None:
-    assert simulated_gpu("T4", states_after_a_fault_and_a_consultation) == [True] * 6
+    facts = simulated_gpu("T4", run_on_a_gpu)
+    assert len(facts) == 6
+    assert [fact for fact, is_true in facts.items() if not is_true] == []
 
 
-def test_each_card_is_complete() -> None:
+each_fault = pytest.mark.parametrize("fault", FAULTS.values(), ids=lambda fault: fault.id)
+
+
+@each_fault
+def test_texts_of_a_fault_are_sentences(fault: Fault) -> None:
+    for text in (fault.title, fault.symptom, fault.cause, fault.reading, fault.repair):
+        assert text.rstrip()[-1] in ".?!", text
+
+
+@each_fault
+def test_a_fault_names_threads(fault: Fault) -> None:
+    assert fault.threads
+    for thread in fault.threads:
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+#\d+|https://\S+", thread), thread
+
+
+def test_claims_of_faults_exist() -> None:
     with (ROOT / "data" / "claims.csv").open(newline="", encoding="utf-8") as file:
         claims = {row["id"] for row in csv.DictReader(file)}
     for name, fault in FAULTS.items():
-        for text in (fault.title, fault.symptom, fault.cause, fault.reading, fault.repair):
-            assert text.rstrip()[-1] in ".?!", (name, text)
-        assert fault.threads, name
-        assert all(
-            re.fullmatch(r"[\w.-]+/[\w.-]+#\d+|https://\S+", thread) for thread in fault.threads
-        ), name
         assert set(fault.claims) <= claims, name
-        assert all(
-            fault in explain(f"RuntimeError: {words}\n  at line 5") for words in fault.errors
-        ), name
-        broken = snippet(fault, fixed=False)
-        fixed = snippet(fault, fixed=True)
-        assert broken != fixed, name
-        for code in (broken, fixed):
-            compile(
-                f"def training():\n{re.sub('^', '    ', code, flags=re.MULTILINE)}", name, "exec"
-            )
-            assert not re.search(r"\bcured\b", code), name
 
 
-def test_the_command_explains_lists_and_shows(capsys: pytest.CaptureFixture[str]) -> None:
+@each_fault
+def test_errors_of_a_fault_lead_to_it(fault: Fault) -> None:
+    for words in fault.errors:
+        assert fault in explain(f"RuntimeError: {words}\n  at line 5"), words
+
+
+@each_fault
+def test_both_snippets_of_a_fault_are_python(fault: Fault) -> None:
+    broken = snippet(fault, fixed=False)
+    fixed = snippet(fault, fixed=True)
+    assert broken != fixed
+    for code in (broken, fixed):
+        compile(f"def training():\n{textwrap.indent(code, '    ')}", fault.id, "exec")
+
+
+def test_explain_prints_the_repair_of_a_message(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", "Attempting", "to", "unscale", "FP16", "gradients."]) == 0
     assert "Repair:" in capsys.readouterr().out
+
+
+def test_explain_lists_all_faults(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(cards())
+
+
+def test_explain_shows_the_code_and_scores_of_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", "positions_in_half"]) == 0
-    shown = capsys.readouterr().out
-    assert "dtype = torch.float16" in shown
-    assert re.search(r"score 0\.\d+; 0\.9 or more is healthy", shown)
-    assert "score 1; 0.9 or more is healthy" in shown
+    output = capsys.readouterr().out
+    assert "dtype = torch.float16" in output
+    assert re.search(r"score 0\.\d+; 0\.9 or more is healthy", output)
+    assert "score 1; 0.9 or more is healthy" in output
+
+
+def test_explain_says_that_a_message_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", "list index out of range"]) == 1
     assert "No known fault" in capsys.readouterr().err
+
+
+def test_explain_suggests_the_nearest_fault(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", "clip_befor_unscale"]) == 1
     assert "Did you mean `labkit explain clip_before_unscale`?" in capsys.readouterr().err

@@ -1,6 +1,4 @@
-"""Cards for faults that only a GPU shows: published evidence, and code that runs on a simulated
-card.
-"""
+"""Cards of faults that only a GPU shows: their texts, their published evidence and their code."""
 
 import pytest
 import torch
@@ -10,7 +8,8 @@ from labkit.faults import FAULTS, GPU_CARDS, cards, code_of, explain
 from labkit.gpu.measure import cards as items
 from labkit.gpu.worker import answer
 
-WITHOUT_ROWS = {"scaler_for_bf16", "eager_unlike_compiled"}  # which threads report
+# Faults that threads report, without published measurements.
+WITHOUT_MEASUREMENTS = {"scaler_for_bf16", "eager_unlike_compiled"}
 
 
 def test_card_is_found_by_its_error() -> None:
@@ -19,33 +18,64 @@ def test_card_is_found_by_its_error() -> None:
         "'BFloat16'"
     )
     assert card.id == "scaler_for_bf16"
-    assert "enabled=not False" not in code_of(GPU_CARDS[card.id].function, fixed=False)
-    shown = {(100.0, 140.0): True, (100.0, 110.0): False, (None, 1.0): True, (None, None): False}
-    assert {pair: GPU_CARDS["sides_miss_8"].shows(*pair) for pair in shown} == shown
 
 
-def test_each_gpu_card_is_complete() -> None:
-    assert len(cards()) == len(FAULTS) + len(GPU_CARDS), "no card has the name of a fault"
+def test_code_shows_the_value_of_a_switch() -> None:
+    assert "enabled=not False" not in code_of(GPU_CARDS["scaler_for_bf16"].function, fixed=False)
+
+
+@pytest.mark.parametrize(
+    ("broken", "fixed", "shows"),
+    [(100.0, 140.0, True), (100.0, 110.0, False), (None, 1.0, True), (None, None, False)],
+)
+def test_a_gpu_shows_a_fault_by_a_large_ratio(
+    broken: float | None, fixed: float | None, shows: bool
+) -> None:
+    """None is the result of code that fails."""
+    assert GPU_CARDS["sides_miss_8"].shows(broken, fixed) is shows
+
+
+def test_no_card_has_the_name_of_a_fault() -> None:
+    assert len(cards()) == len(FAULTS) + len(GPU_CARDS)
+
+
+@pytest.mark.parametrize("name", GPU_CARDS)
+def test_texts_of_a_card_are_sentences(name: str) -> None:
+    card = GPU_CARDS[name]
+    for text in (card.title, card.symptom, card.cause, card.reading, card.repair):
+        assert text.rstrip()[-1] in ".?!", text
+
+
+@pytest.mark.parametrize("name", GPU_CARDS)
+def test_published_measurements_of_a_card_have_sources(name: str) -> None:
     sources = {row.source for row in published()}
-    for name, card in GPU_CARDS.items():
-        sentences = card.published()
-        assert bool(sentences) == (name not in WITHOUT_ROWS), name
-        assert all(any(source in sentence for source in sources) for sentence in sentences), name
-        assert card.threads, name
-        for text in (card.title, card.symptom, card.cause, card.reading, card.repair):
-            assert text.rstrip()[-1] in ".?!", (name, text)
-        assert code_of(card.function, fixed=False) != code_of(card.function, fixed=True), name
-        assert card.title not in code_of(card.function, fixed=False), (
-            "a card's code does not name its fault"
-        )
+    sentences = GPU_CARDS[name].published()
+    assert bool(sentences) == (name not in WITHOUT_MEASUREMENTS)
+    for sentence in sentences:
+        assert any(source in sentence for source in sources), sentence
+
+
+@pytest.mark.parametrize("name", GPU_CARDS)
+def test_a_card_names_a_thread(name: str) -> None:
+    assert GPU_CARDS[name].threads
+
+
+@pytest.mark.parametrize("name", GPU_CARDS)
+def test_code_of_a_card_has_two_forms_and_does_not_name_the_fault(name: str) -> None:
+    card = GPU_CARDS[name]
+    broken = code_of(card.function, fixed=False)
+    assert broken != code_of(card.function, fixed=True)
+    assert card.title not in broken
 
 
 @pytest.mark.slow
-def test_the_check_runs_both_forms_of_every_card_and_tells_them() -> None:
-    before = torch.get_float32_matmul_precision()
+def test_the_check_runs_both_forms_of_every_card() -> None:
+    precision = torch.get_float32_matmul_precision()
     lines = {item.name: answer(item, "cpu") for item in items([*GPU_CARDS.values()], 64)}
     assert set(lines) == {f"card {name}" for name in GPU_CARDS}
-    assert torch.get_float32_matmul_precision() == before
-    assert all(line["outcome"] == "done" and line["summary"] for line in lines.values())
-    said = lines["card memory_not_halved"]["summary"]
-    assert said == "not measured, RuntimeError: torch counts the memory of a GPU only"
+    assert torch.get_float32_matmul_precision() == precision
+    for name, line in lines.items():
+        assert line["outcome"] == "done", name
+        assert line["summary"], name
+    message = "not measured, RuntimeError: torch counts the memory of a GPU only"
+    assert lines["card memory_not_halved"]["summary"] == message
