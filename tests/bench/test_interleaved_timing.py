@@ -1,31 +1,44 @@
 """Interleaved timing of several calls, with a simulated clock."""
 
 import time
+from functools import partial
 
 from labkit.bench.interleaved_timing import host_seconds, time_interleaved
 
 
-def test_ways_take_turns_and_each_tells_its_own_seconds() -> None:
+def test_timed_functions_take_turns() -> None:
+    """So that a machine that slows down slows both."""
     order: list[str] = []
 
-    def way(name: str, seconds: list[float]):
+    def timed(name: str, seconds: list[float]):
         def call() -> float:
             order.append(name)
             return seconds[order.count(name) - 1]
 
         return call
 
-    told = time_interleaved({"a": way("a", [3.0, 1.0]), "b": way("b", [5.0, 2.0])}, 2)
-    assert told == {"a": [3.0, 1.0], "b": [5.0, 2.0]}
-    assert order == ["a", "b", "a", "b"], "a machine that slows down slows both"
+    calls = {"a": timed("a", [3.0, 1.0]), "b": timed("b", [5.0, 2.0])}
+    assert time_interleaved(calls, 2) == {"a": [3.0, 1.0], "b": [5.0, 2.0]}
+    assert order == ["a", "b", "a", "b"]
+
+
+class Clock:
+    """A clock that moves only when `work` is called."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> float:
+        return self.seconds
+
+    def work(self, seconds: float) -> None:
+        self.seconds += seconds
 
 
 def test_seconds_of_a_call_are_those_of_a_finished_group(monkeypatch) -> None:
     """Four calls of a second each, and a device that needs two more until it is done."""
-    now = [0.0]
-
-    def passes(seconds: float):
-        return lambda: now.__setitem__(0, now[0] + seconds)
-
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    assert host_seconds(passes(1.0), calls=4, wait=passes(2.0)) == (4 + 2) / 4
+    clock = Clock()
+    monkeypatch.setattr(time, "perf_counter", clock.now)
+    call = partial(clock.work, 1.0)
+    wait = partial(clock.work, 2.0)
+    assert host_seconds(call, calls=4, wait=wait) == (4 + 2) / 4

@@ -71,7 +71,7 @@ EXERCISES = (
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A lesson of one's own, which no other test sees."""
+    """The folder of an additional lesson, which is removed from the process after the test."""
     monkeypatch.setenv(COURSE, "")
     folder = tmp_path / "lesson_20_posits"
     folder.mkdir()
@@ -91,63 +91,87 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     exercises_of.cache_clear()
 
 
-def test_cells_are_those_that_jupytext_reads() -> None:
-    for lesson in lessons():
-        text = lesson.text.read_text(encoding="utf-8")
-        theirs = [
-            (c.cell_type, c.source, dict(c.metadata))
-            for c in jupytext.reads(text, fmt="py:percent").cells
-        ]
-        for _, _, metadata in theirs:
-            metadata.pop("lines_to_next_cell", None)
-        assert [(c.cell_type, c.source, c.metadata) for c in cells_of(text)] == theirs, lesson.name
-        for stem in (
-            found.name
-            for found in pkgutil.iter_modules([str(lesson.folder)])
-            if found.name != "lesson"
-        ):
-            assert doctest.testmod(lesson.module(stem)).failed == 0, f"{lesson.name}/{stem}.py"
+each_lesson = pytest.mark.parametrize("lesson", lessons(), ids=lambda lesson: lesson.name)
 
 
-def test_exercises_and_predictions_are_the_lessons_own() -> None:
-    for lesson in lessons():
-        asked = questions(lesson.text)
-        text = lesson.text.read_text(encoding="utf-8")
-        for id, said in asked.items():
-            exercise = EXERCISES[id]
-            assert exercise.lesson == lesson.name
-            assert exercise.title == said.title
-            assert exercise.minutes == said.minutes
-            assert exercise.call.startswith(f"{said.entry}("), id
-        assert set(lesson.table("hints")) == set(asked), lesson.name
-        assert set(lesson.table("predictions")) == set(
-            re.findall(r'predict\(\s*"([\w.]+)"', text)
-        ), lesson.name
+@each_lesson
+def test_cells_are_those_that_jupytext_reads(lesson: Lesson) -> None:
+    text = lesson.text.read_text(encoding="utf-8")
+    expected = []
+    for cell in jupytext.reads(text, fmt="py:percent").cells:
+        metadata = dict(cell.metadata)
+        # jupytext's note of blank lines in the text
+        metadata.pop("lines_to_next_cell", None)
+        expected.append((cell.cell_type, cell.source, metadata))
+    assert [(cell.cell_type, cell.source, cell.metadata) for cell in cells_of(text)] == expected
 
 
-def test_a_lesson_of_ones_own_joins_the_course(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@each_lesson
+def test_examples_in_modules_of_a_lesson_are_right(lesson: Lesson) -> None:
+    for module in pkgutil.iter_modules([str(lesson.folder)]):
+        # lesson.py is a notebook, which is not imported.
+        if module.name != "lesson":
+            assert doctest.testmod(lesson.module(module.name)).failed == 0, module.name
+
+
+@each_lesson
+def test_an_exercise_is_as_the_text_describes_it(lesson: Lesson) -> None:
+    for id, question in questions(lesson.text).items():
+        exercise = EXERCISES[id]
+        assert exercise.lesson == lesson.name
+        assert exercise.title == question.title
+        assert exercise.minutes == question.minutes
+        assert exercise.call.startswith(f"{question.entry}("), id
+
+
+@each_lesson
+def test_each_exercise_of_a_lesson_has_hints(lesson: Lesson) -> None:
+    assert set(lesson.table("hints")) == set(questions(lesson.text))
+
+
+@each_lesson
+def test_predictions_of_a_lesson_are_those_in_its_cells(lesson: Lesson) -> None:
+    text = lesson.text.read_text(encoding="utf-8")
+    ids = re.findall(r'predict\(\s*"([\w.]+)"', text)
+    assert set(lesson.table("predictions")) == set(ids)
+
+
+@pytest.mark.parametrize("parents", [0, 1], ids=["lesson", "folder of lessons"])
+def test_adding_a_lesson_twice_adds_it_once(own: Path, parents: int) -> None:
+    folder = (own, own.parent)[parents]
+    add_folders([folder])
+    add_folders([folder])
+    assert lessons()[-1] == Lesson(own)
+    assert lessons_named(["20"]) == [Lesson(own)]
+    assert os.environ[COURSE] == str(folder)
+
+
+def test_exercises_of_an_added_lesson_are_checked(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = len(EXERCISES)
-    assert "posits.guess" not in predictions()
-    for folder in (own, own.parent):  # a folder of lessons is as good as the lesson
-        monkeypatch.setenv(COURSE, "")
-        for _ in range(2):
-            add_folders([folder])
-        assert lessons()[-1] == Lesson(own)
-        assert os.environ[COURSE] == str(folder)
+    add_folders([own])
     assert list(EXERCISES)[-1] == "posits.largest"
     assert len(EXERCISES) == before + 1
-    assert lessons_named(["20"]) == [Lesson(own)]
     monkeypatch.setenv("LABKIT_ANSWERS", "off")
     assert "Solved." in str(check("posits.largest", max))
     grade = check("posits.largest", min)
     assert grade.mistake is not None
     assert grade.mistake.name == "the smaller one"
-    assert hint("posits.largest").text == "Compare."
+
+
+def test_an_added_lesson_has_its_hints_and_predictions(own: Path) -> None:
+    assert "posits.guess" not in predictions()
+    add_folders([own])
     # Predictions are read again after the course has changed.
     assert predictions()["posits.guess"].answer == "2"
-    cells = notebook_of(Lesson(own))["cells"]
-    assert "your code goes here" in "".join(cells[1]["source"])
-    assert not any("a > b" in "".join(cell["source"]) for cell in cells)
+    assert hint("posits.largest").text == "Compare."
+
+
+def test_the_notebook_of_an_added_lesson_has_no_solution(own: Path) -> None:
+    cells = ["".join(cell["source"]) for cell in notebook_of(Lesson(own))["cells"]]
+    assert "your code goes here" in cells[1]
+    assert not any("a > b" in cell for cell in cells)
 
 
 EDIT = '("a > b", "a < b")'

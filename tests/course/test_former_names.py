@@ -40,7 +40,8 @@ def test_a_new_process_imports_a_lesson_by_its_name(name: str) -> None:
     )
     assert done.stderr == ""
     assert done.stdout.startswith(str(sorted(PUBLIC[name])))
-    assert all(repr(public) in done.stdout for public in PUBLIC[name])
+    for public in PUBLIC[name]:
+        assert repr(public) in done.stdout
 
 
 def test_new_process_imports_a_lesson_of_another_folder(tmp_path: Path) -> None:
@@ -58,10 +59,11 @@ def test_every_former_name_is_the_lessons_object_and_warns() -> None:
     for former, place in labkit_lessons.MOVED.items():
         module, _, name = former.rpartition(".")
         with pytest.warns(DeprecationWarning, match=rf"^{former} is now {place}$") as warned:
-            found = getattr(importlib.import_module(module), name)
-        assert [warning.filename for warning in warned] == [__file__], "the line that asks"
+            value = getattr(importlib.import_module(module), name)
+        # The warning names the line that uses the former name.
+        assert [warning.filename for warning in warned] == [__file__]
         lesson, _, own = place.rpartition(".")
-        assert found is vars(importlib.import_module(lesson))[own]
+        assert value is vars(importlib.import_module(lesson))[own]
 
 
 def test_former_names_are_listed_by_neither_dir_nor_star() -> None:
@@ -79,6 +81,7 @@ def test_a_former_name_names_a_missing_lesson() -> None:
         moved("labkit.grading", "look", places)
 
 
+# A program that hides the lessons, and prints which modules with solutions can still be imported.
 HIDES = """
 from labkit.course import hide, lessons
 {import_}
