@@ -1,9 +1,9 @@
 """Fixtures for tests in a real JupyterLab and a real Chromium.
 
-`lab` is one server for all tests (on a free port, with its own settings, in an empty folder) in the
-browser of a module; `lab.notebook(cells)` opens a notebook of these cells and waits until its
-kernel is idle. A notebook can be run, its widgets are on `page`, and `python("expression")` asks
-its kernel directly, beside the browser.
+All tests share one server, on a free port, with its own settings and an empty folder. The fixture
+`lab` has the server and the browser of a module. `lab.notebook(cells)` opens a notebook and waits
+until its kernel is idle. The `Notebook` has the page with its widgets, and `python("expression")`
+evaluates an expression in the kernel without the browser.
 """
 
 import ast
@@ -28,36 +28,39 @@ import pytest
 from labkit.machine.jupyter import with_lab_settings
 
 ROOT = Path(__file__).parents[2]
-NUMBERS = itertools.count()  # of notebooks without a name
+# Numbers of the notebooks that a test does not name.
+NUMBERS = itertools.count()
 SERVER_OPTIONS = {
     "ServerApp.open_browser": False,
     "ServerApp.allow_root": True,
     "ServerApp.port_retries": 0,
-    # `jupyterapp` in the page, to run commands without hunting for menus.
+    # Tests run commands by `jupyterapp` in the page, without menus.
     "LabApp.expose_app_in_browser": True,
     "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
 }
 SETTINGS = {
-    # every cell is in the page, whatever is scrolled to
+    # Every cell is in the page, also outside the visible part.
     "notebook-extension/tracker": {"windowingMode": "none"},
 }
-PATIENCE_MS = (
-    90_000  # for what the page shall show; a busy machine is slow, and a limit ends only what hangs
-)
+# The time limit for what a page shall show: long, since a busy machine is slow and the limit only
+# ends what hangs.
+PATIENCE_MS = 90_000
+# Whether the kernel of the open notebook is ready and idle.
 IDLE = """() => {
   const panel = jupyterapp.shell.currentWidget;
   const session = panel && panel.sessionContext;
   return session && session.isReady && session.session?.kernel?.status === "idle";
 }"""
-# Messages of widgets that the page has sent and the kernel has not finished with; a widget holds
-# further ones back.
+# Whether the kernel has handled all messages that widgets of the page have sent. A widget sends its
+# next message only after that.
 ANSWERED = """() => {
   const { kernel } = jupyterapp.shell.currentWidget.sessionContext.session;
   const futures = [...kernel._futures.values()];
   return futures.every((future) => future.msg.header.msg_type !== "comm_msg");
 }"""
 NEXT_FRAME = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-A_CLOCK = "[anywidget] Failed to initialize model."  # within 2 s: a busy machine takes longer
+# anywidget reports this if a model takes more than 2 s, as it may on a busy machine.
+SLOW_MODEL = "[anywidget] Failed to initialize model."
 COUNT_PIXELS = """([canvas, name, left, right, below, tolerance]) => {
   // Pixels near a colour of the theme, in a part of the canvas (shares of its width and height).
   const colour = getComputedStyle(canvas.closest(".labkit")).getPropertyValue(name).trim();
@@ -73,6 +76,7 @@ COUNT_PIXELS = """([canvas, name, left, right, below, tolerance]) => {
   for (let i = 0; i < data.length; i += 4) count += data[i + 3] > 200 && near(i);
   return count;
 }"""
+# Whether every cell with code has run.
 ALL_RUN = """() => {
   const cells = jupyterapp.shell.currentWidget.content.widgets.map((cell) => cell.model);
   const code = cells.filter(
@@ -84,12 +88,19 @@ ALL_RUN = """() => {
 
 @dataclass
 class Notebook:
-    """An open notebook: its page in the browser, and a line of its own to its kernel."""
+    """An open notebook.
+
+    Attributes:
+        page: The page in the browser.
+        kernel_id: The id of its kernel.
+        kernel: A client of the kernel beside that of the page.
+        errors: The messages of the errors that scripts of the page have thrown.
+    """
 
     page: object
     kernel_id: str
     kernel: jupyter_client.BlockingKernelClient
-    errors: list[str] = field(default_factory=list)  # what the page threw or logged as an error
+    errors: list[str] = field(default_factory=list)
 
     def run_all(self, timeout_s: float = PATIENCE_MS / 1000) -> None:
         """Run every cell and wait until all have run and the kernel is idle."""
@@ -98,8 +109,9 @@ class Notebook:
         self.page.wait_for_function(IDLE, timeout=1000 * timeout_s)
 
     def python(self, expression: str, timeout_s: float = 20) -> object:
-        """Return the value of a Python expression in the kernel; it must survive repr and
-        literal_eval.
+        """Return the value of a Python expression in the kernel.
+
+        The value must have a literal as its repr.
         """
         reply = self.kernel.execute_interactive(
             "",
@@ -112,24 +124,29 @@ class Notebook:
         return ast.literal_eval(answer["data"]["text/plain"])
 
     def until(self, expression: str, timeout_s: float = PATIENCE_MS / 1000) -> None:
+        """Wait until a Python expression is true in the kernel."""
         end = time.monotonic() + timeout_s
         while not self.python(f"bool({expression})"):
             assert time.monotonic() < end, f"still not true after {timeout_s} s: {expression}"
 
     def settle(self) -> None:
-        """Wait until the kernel has answered all that the page sent: nothing late then undoes what
-        a test sets.
+        """Wait until the kernel has handled all messages of the page.
+
+        A late message could otherwise undo what a test sets.
         """
         self.page.evaluate(NEXT_FRAME)
         self.page.wait_for_function(ANSWERED, polling="raf")
 
     def widget(self, kind: str) -> object:
+        """Return the locator of the first widget of a kind, such as "number-line"."""
         return self.page.locator(f".labkit-{kind}").first
 
     def said(self, kind: str) -> str:
+        """Return the sentence that a widget shows."""
         return self.widget(kind).locator(".lk-sentence").first.get_attribute("data-text")
 
     def until_said(self, kind: str, words: str) -> None:
+        """Wait until the sentence of a widget has these words."""
         self.page.wait_for_selector(f".labkit-{kind} .lk-sentence[data-text*='{words}']")
 
     def until_data(self, kind: str, condition: str) -> None:
@@ -148,8 +165,16 @@ class Notebook:
         canvas: int = 0,
         tolerance: int = 24,
     ) -> int:
-        """Count the pixels near a colour of the theme in a part of a widget's canvas, once it is
-        drawn.
+        """Count the pixels near a colour of the theme in a part of a widget's canvas.
+
+        Args:
+            kind: The kind of the widget.
+            colour: The name of the colour, a CSS variable without its prefix --lk-.
+            left: The left edge of the part, as a share of the canvas's width.
+            right: The right edge of the part, as a share of the canvas's width.
+            below: The lower edge of the part, as a share of the canvas's height.
+            canvas: The index of the canvas in the widget.
+            tolerance: The largest distance to the colour, the sum over red, green and blue.
         """
         self.page.evaluate(NEXT_FRAME)
         element = self.widget(kind).locator("canvas").nth(canvas).element_handle()
@@ -170,12 +195,13 @@ class Notebook:
         self.page.wait_for_selector("#jupyterlab-splash", state="detached")
 
     def cells(self) -> int:
+        """Return the number of cells."""
         return self.page.evaluate("jupyterapp.shell.currentWidget.content.widgets.length")
 
 
 @dataclass(frozen=True)
 class Server:
-    """A running JupyterLab."""
+    """A running JupyterLab: its address, its token, and its folders of notebooks and kernels."""
 
     address: str
     token: str
@@ -223,7 +249,12 @@ class Lab:
         page = self.browser.new_context(viewport={"width": width, "height": height}).new_page()
         page.set_default_timeout(PATIENCE_MS)
         errors: list[str] = []
-        page.on("pageerror", lambda error: A_CLOCK in str(error) or errors.append(str(error)))
+
+        def note_error(error: object) -> None:
+            if SLOW_MODEL not in str(error):
+                errors.append(str(error))
+
+        page.on("pageerror", note_error)
         page.goto(f"{self.server.address}/doc/tree/{name}.ipynb?token={self.server.token}&reset")
         page.wait_for_function("() => window.jupyterapp?.shell?.currentWidget?.sessionContext")
         page.wait_for_function(IDLE)
@@ -234,18 +265,27 @@ class Lab:
         client.load_connection_file()
         client.start_channels()
         client.wait_for_ready(timeout=60)
-        self.opened.append(Notebook(page, kernel_id, client, errors))
+        notebook = Notebook(page, kernel_id, client, errors)
+        self.opened.append(notebook)
+        # The server keeps the theme that an earlier test has chosen.
         if page.evaluate("document.body.dataset.jpThemeName") != "JupyterLab Light":
-            # the server remembers what an earlier test chose
-            self.opened[-1].theme("JupyterLab Light")
-        return self.opened[-1]
+            notebook.theme("JupyterLab Light")
+        return notebook
 
     @contextmanager
     def shown(
         self, cells: list[str], *selectors: str, name: str | None = None, **page: float
     ) -> Iterator[Notebook]:
-        """Open a notebook of these cells, run it, wait until the page shows all of that; close it
-        without an error.
+        """Open a notebook, run it, and close it after the block, if that does not raise.
+
+        After an error the page and the kernel stay until the end of the tests, so that the error
+        of the block is the one that is reported.
+
+        Args:
+            cells: The sources of its code cells, or cells.
+            *selectors: Selectors of elements that the page must show before the block begins.
+            name: The name of its file.
+            **page: The width and the height of the page, in CSS pixels.
         """
         notebook = self.notebook(cells, name=name, **page)
         notebook.run_all()
@@ -255,7 +295,7 @@ class Lab:
         self.close(notebook)
 
     def close(self, notebook: Notebook) -> None:
-        """End a notebook and its kernel; the page has thrown no error."""
+        """Require that the page has thrown no error, and end the page and its kernel."""
         assert notebook.errors == []
         notebook.page.context.close()
         notebook.kernel.stop_channels()
@@ -281,10 +321,11 @@ def lab(server: Server, browser: object) -> Iterator[Lab]:
 
 @contextmanager
 def serving(home: Path, autosave: bool = False) -> Iterator[Server]:
-    """Start a JupyterLab with its settings, its configuration and its folder of notebooks in
-    `home`; end it.
+    """Run a JupyterLab while the block runs.
 
-    autosave   a changed notebook is saved after a second, by itself
+    Args:
+        home: The folder of its settings, its configuration and its notebooks.
+        autosave: Whether a changed notebook is saved by itself after a second.
     """
     folder = home / "notebooks"
     runtime = home / "runtime"
@@ -340,8 +381,9 @@ def free_port() -> int:
 def wait_until_it_answers(
     server: subprocess.Popen[bytes], address: str, log: Path, timeout_s: float = 60
 ) -> None:
-    """Wait for the server's first answer; a server that ends, or stays silent, fails
-    with its log.
+    """Wait for the server's first answer.
+
+    The test fails with the server's log if the server ends or does not answer in time.
     """
     end = time.monotonic() + timeout_s
     while time.monotonic() < end and server.poll() is None:
@@ -349,5 +391,6 @@ def wait_until_it_answers(
             with urllib.request.urlopen(address, timeout=5):
                 return
         except OSError:
-            time.sleep(0.2)  # nothing listens yet
+            # The server does not listen yet.
+            time.sleep(0.2)
     pytest.fail(f"JupyterLab did not start; its log:\n{log.read_text()[-3000:]}", pytrace=False)

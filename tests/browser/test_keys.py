@@ -1,7 +1,7 @@
 """Keys in and out of widgets, in a real JupyterLab.
 
-Nothing is clicked here and no command is called: every step is a key. `where` says what has the
-focus.
+Tests press keys only; they click nothing and call no command of JupyterLab. WHERE tells what has
+the focus.
 """
 
 import re
@@ -26,7 +26,9 @@ CELLS = [
     "bench = Workbench(TASKS['digits'], RECIPES['FP16'])\nbench",
     "'the last cell'",
 ]
+# The indices of the cells with widgets.
 QUESTION, BITS, BENCH = range(1, 4)
+# What has the focus ("widget", "cell" or a tag), the active cell, and the notebook's mode.
 WHERE = """() => {
   const { content } = jupyterapp.shell.currentWidget;
   const on = document.activeElement;
@@ -40,7 +42,8 @@ SOURCES = (
     "cell.model.sharedModel.getSource())"
 )
 COUNTS = "jupyterapp.shell.currentWidget.content.widgets.map((cell) => cell.model.executionCount)"
-OUTPUT = """index => {
+# Whether a cell has run, or has no code.
+HAS_RUN = """index => {
   const cell = jupyterapp.shell.currentWidget.content.widgets[index];
   if (cell.model.type !== "code" || !cell.model.sharedModel.getSource().trim()) return true;
   return cell.model.executionCount > 0 && cell.model.executionState !== "running";
@@ -50,8 +53,8 @@ HAS_WIDGET = (
 )
 
 
-def at(page, place):
-    """Wait until the focus is there: "widget 3 command" is inside the widget of cell 3."""
+def wait_for_focus(page, place):
+    """Wait until a place has the focus, such as "widget 3 command", inside the widget of cell 3."""
     page.wait_for_function(f"place => ({WHERE})() === place", arg=place, timeout=10_000)
 
 
@@ -61,34 +64,31 @@ def press(page, *keys):
 
 
 def go_to(page, index):
-    """By arrow keys, from whichever cell has the focus."""
+    """Go to a cell by arrow keys, from whichever cell has the focus."""
     here = page.evaluate("jupyterapp.shell.currentWidget.content.activeCellIndex")
+    key = "ArrowDown" if index > here else "ArrowUp"
     for _ in range(abs(index - here)):
-        press(page, "ArrowDown" if index > here else "ArrowUp")
-    at(page, f"cell {index} command")
+        press(page, key)
+    wait_for_focus(page, f"cell {index} command")
 
 
 def enter(page, index):
-    """Go to a cell, and from there into its widget, as lesson 00 tells: the lab's JupyterLab has no
-    stop between.
-    """
+    """Go to a cell, and by one Tab into its widget, as lesson 00 teaches."""
     go_to(page, index)
     page.wait_for_function(HAS_WIDGET, arg=index)
     press(page, "Tab")
-    at(page, f"widget {index} command")
+    wait_for_focus(page, f"widget {index} command")
 
 
 def forget_answers(lab):
-    """Take the journal of predictions away: they are asked as if for the first time."""
+    """Delete the journal of predictions, so that they are asked again."""
     (lab.folder / "labkit-answers.jsonl").unlink(missing_ok=True)
 
 
 def focus_first_cell(page):
-    """What a click into the notebook, or the end of the menu, leaves: the first cell
-    has the focus.
-    """
+    """Give the focus to the first cell, as a click into the notebook does."""
     page.evaluate("jupyterapp.shell.currentWidget.content.widgets[0].node.focus()")
-    at(page, "cell 0 command")
+    wait_for_focus(page, "cell 0 command")
 
 
 @pytest.fixture(scope="module")
@@ -107,19 +107,22 @@ def page(notebook):
     return notebook.page
 
 
-def test_keys_that_run_a_cell_run_the_widget_s(page):
-    for keys, goes_to in (("Control+Enter", BITS), ("Shift+Enter", BENCH)):
-        enter(page, BITS)
-        before = page.evaluate(COUNTS)
-        press(page, keys)
-        at(page, f"cell {goes_to} command")
-        page.wait_for_function(f"before => {COUNTS}[{BITS}] > before", arg=max(before))
-        page.wait_for_function(HAS_WIDGET, arg=BITS)
-        after = page.evaluate(COUNTS)
-        assert [now for i, now in enumerate(after) if i != BITS] == [
-            then for i, then in enumerate(before) if i != BITS
-        ]
-    enter(page, QUESTION)  # Alt+Enter runs it and begins a new cell below
+@pytest.mark.parametrize(("keys", "focused"), [("Control+Enter", BITS), ("Shift+Enter", BENCH)])
+def test_keys_that_run_a_cell_run_that_of_the_widget(page, keys, focused):
+    enter(page, BITS)
+    before = page.evaluate(COUNTS)
+    press(page, keys)
+    wait_for_focus(page, f"cell {focused} command")
+    page.wait_for_function(f"before => {COUNTS}[{BITS}] > before", arg=max(before))
+    page.wait_for_function(HAS_WIDGET, arg=BITS)
+    after = page.evaluate(COUNTS)
+    # No other cell has run.
+    del before[BITS], after[BITS]
+    assert after == before
+
+
+def test_alt_enter_runs_the_cell_and_adds_one_below(page):
+    enter(page, QUESTION)
     before = page.evaluate(SOURCES)
     press(page, "Alt+Enter")
     page.wait_for_function(f"({WHERE})().endsWith('{QUESTION + 1} edit')")
@@ -140,9 +143,9 @@ def test_ctrl_s_saves_and_the_focus_stays(notebook, lab, page):
     press(page, "Control+s")
     page.wait_for_function("() => !jupyterapp.shell.currentWidget.context.model.dirty")
     assert nbformat.read(saved, 4).metadata["by_key"] == "control s"
-    # the browser does not save the page as well
+    # The browser does not save the page as well.
     page.wait_for_function("() => window.pageKept === true")
-    at(page, f"widget {BITS} command")
+    wait_for_focus(page, f"widget {BITS} command")
 
 
 def test_esc_closes_what_is_open_first(page):
@@ -155,7 +158,7 @@ def test_esc_closes_what_is_open_first(page):
     page.wait_for_selector(".wb-details:not([open])")
     assert summary.evaluate("e => e === document.activeElement")
     press(page, "Escape")
-    at(page, f"cell {BENCH} command")
+    wait_for_focus(page, f"cell {BENCH} command")
 
 
 def test_in_a_box_enter_and_ctrl_a_mean_its_text(notebook, page):
@@ -165,7 +168,7 @@ def test_in_a_box_enter_and_ctrl_a_mean_its_text(notebook, page):
     page.keyboard.type("0.1")
     page.wait_for_selector('.labkit-bits[data-code="0x2e66"]')
     press(page, "Enter")
-    at(page, f"widget {BITS} command")
+    wait_for_focus(page, f"widget {BITS} command")
     assert page.evaluate("document.activeElement.value") == "0.1"
     press(page, "Control+a")
     assert page.evaluate("getSelection().toString()") == "0.1"
@@ -177,21 +180,23 @@ def test_enter_commits_the_choice(lab):
         page = notebook.page
         focus_first_cell(page)
         press(page, "Shift+Enter")
-        at(page, f"cell {QUESTION} command")
+        wait_for_focus(page, f"cell {QUESTION} command")
         before = page.evaluate(SOURCES)
         run(page, QUESTION)
-        at(page, f"cell {QUESTION + 1} command")
+        wait_for_focus(page, f"cell {QUESTION + 1} command")
         page.wait_for_function(HAS_WIDGET, arg=QUESTION)
-        press(page, "ArrowUp", "Tab")  # the way in that lesson 00 tells
+        press(page, "ArrowUp", "Tab")
         assert page.evaluate("document.activeElement.matches('.labkit-predict input[type=radio]')")
-        press(page, "Enter", "Enter")  # no choice yet
-        at(page, f"widget {QUESTION} command")
+        # Without a choice, Enter does nothing.
+        press(page, "Enter", "Enter")
+        wait_for_focus(page, f"widget {QUESTION} command")
         assert notebook.python("question.choice") == ""
         press(page, "Space", "Enter")
         page.wait_for_selector(".lk-reply:focus:text-matches('^(Yes|Not quite)')")
         assert notebook.python("question.choice == question.choices[0]")
-        press(page, "Enter")  # answered
-        at(page, f"widget {QUESTION} command")
+        # After the answer, it does nothing either.
+        press(page, "Enter")
+        wait_for_focus(page, f"widget {QUESTION} command")
         assert page.evaluate(SOURCES) == before
 
 
@@ -215,7 +220,7 @@ ELSEWHERE = """async (source) => {
 
 
 def test_another_host_handles_only_the_notebooks_own_keys(browser):
-    """VS Code, Colab: there is no cell to give the focus to."""
+    """In VS Code and Colab, a widget cannot give the focus to its cell."""
     page = browser.new_page()
     page.evaluate(ELSEWHERE, script("predict"))
     press(page, "d", "d", "Enter", "ArrowDown", "x")
@@ -227,7 +232,7 @@ def test_another_host_handles_only_the_notebooks_own_keys(browser):
 
 
 def lesson(name):
-    """A lesson as it is handed out, and its sources with the solutions filled in."""
+    """Return the notebook of a lesson as it is handed out, and with its solutions."""
     source = build.lesson(name)
     return [
         nbformat.reads(build.text_of(form(source)), 4) for form in (build.learners, build.solved)
@@ -235,23 +240,23 @@ def lesson(name):
 
 
 def run(page, index):
+    """Run the active cell, whose index is known, and wait for its end."""
     press(page, "Shift+Enter")
-    page.wait_for_function(OUTPUT, arg=index)
+    page.wait_for_function(HAS_RUN, arg=index)
 
 
 def visit(page, index):
-    """Go up into the widget of the cell that has just run, answer what it asks, and come back to
-    the next cell.
-    """
+    """Answer the question of the widget of the cell that has just run, and go to the next cell."""
     enter(page, index)
+    # In command mode of JupyterLab this would delete the cell.
     press(page, "d", "d")
-    asks = {".labkit-predict input[type=radio]": ["Space"], ".lk-guess": ["Control+a", "1"]}
-    for control, keys in asks.items():
+    answers = {".labkit-predict input[type=radio]": ["Space"], ".lk-guess": ["Control+a", "1"]}
+    for control, keys in answers.items():
         if page.evaluate(f"document.activeElement.matches('{control}')"):
             press(page, *keys, "Enter")
             page.wait_for_selector(".lk-reply:focus:text-matches('^(Yes|Not quite)')")
     press(page, "d", "d", "Escape")
-    at(page, f"cell {index} command")
+    wait_for_focus(page, f"cell {index} command")
     press(page, "ArrowDown")
 
 
@@ -274,12 +279,14 @@ WIDGET = re.compile(rf"^({WIDGETS})\(", re.MULTILINE)
 def test_a_lesson_by_keyboard_alone(lab, name):
     learners, solved = lesson(name)
     forget_answers(lab)
-    nb = lab.open(learners, name, width=1280, height=720)
-    page = nb.page
+    notebook = lab.open(learners, name, width=1280, height=720)
+    page = notebook.page
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     focus_first_cell(page)
+    exercises = 0
     for index, (before, after) in enumerate(zip(learners.cells, solved.cells, strict=True)):
         if before.source != after.source:
+            exercises += 1
             press(page, "Enter", "Control+a")
             page.evaluate("text => navigator.clipboard.writeText(text)", after.source)
             press(page, "Control+v")
@@ -287,17 +294,16 @@ def test_a_lesson_by_keyboard_alone(lab, name):
         if WIDGET.search(before.source):
             visit(page, index)
     expected = [cell.source for cell in solved.cells]
+    # Running the last cell adds an empty one.
     sources = page.evaluate(SOURCES)
-    assert [s for s in sources if s] == expected
-    assert len(sources) == nb.cells() <= len(expected) + 1  # running the last cell begins a new one
+    assert [source for source in sources if source] == expected
+    assert len(sources) <= len(expected) + 1
+    predict = re.compile(r"^predict\(", re.MULTILINE)
+    predictions = [cell for cell in learners.cells if predict.search(cell.source)]
     replies = page.locator(".lk-reply").all_inner_texts()
-    assert len(replies) == sum(
-        bool(re.search("^predict\\(", cell.source, re.MULTILINE)) for cell in learners.cells
-    )
-    assert all(re.match("Yes|Not quite", reply) for reply in replies)
+    assert len(replies) == len(predictions)
+    assert [reply for reply in replies if not re.match("Yes|Not quite", reply)] == []
     summaries = page.locator(".labkit-grade > div:last-child").all_inner_texts()
-    assert len(summaries) == sum(
-        a.source != b.source for a, b in zip(learners.cells, solved.cells, strict=True)
-    )
-    assert all(summary.startswith("Solved.") for summary in summaries), summaries
-    lab.close(nb)
+    assert len(summaries) == exercises
+    assert [summary for summary in summaries if not summary.startswith("Solved.")] == []
+    lab.close(notebook)

@@ -1,6 +1,4 @@
-"""The one picture of a live training in JupyterLab: size, handle, time travel, map, what networks
-paint.
-"""
+"""The picture of a live training in JupyterLab: its size, its handle, and going back in time."""
 
 import pytest
 
@@ -16,10 +14,11 @@ from labkit.widgets import LiveTraining
 live = LiveTraining(TASKS["painted_picture"], RECIPES["FP16"], seed=0, sketch=True)
 live
 """
-TALLEST = 520  # CSS pixels from its title to what the networks paint, at 1280 x 720
-TALLEST_WITH_BITS = 600  # JupyterLab leaves 608 of 720
-# The widget's dark bars and its own ink, as one number that changes when anything is drawn
-# elsewhere.
+# CSS pixels from the title to the end of what the networks paint, at 1280 x 720.
+TALLEST = 520
+# The same with the bits of one gradient; JupyterLab leaves 608 of 720 pixels for a cell.
+TALLEST_WITH_BITS = 600
+# The picture of the histogram as a text, which changes when anything is drawn differently.
 DRAWN = """() => {
   const canvas = document.querySelector(".lt-histogram canvas");
   return canvas.toDataURL();
@@ -64,17 +63,16 @@ def test_the_picture_fits_a_small_screen(trained):
 def test_nothing_moves_when_the_sentence_grows(trained):
     panels = trained.page.locator(".lt-panels")
     before = panels.bounding_box()["y"]
-    trained.page.evaluate(
-        "() => { const shown = document.querySelector('.labkit-live > .lk-sentence span');"
-        " shown.textContent = 'A sentence of two lines. '.repeat(6); }"
-    )
+    sentence = trained.page.locator(".labkit-live > .lk-sentence span")
+    sentence.evaluate("span => { span.textContent = 'A sentence of two lines. '.repeat(6); }")
     assert panels.bounding_box()["y"] == before
 
 
 def test_the_handle_shifts_the_bars_while_the_kernel_is_busy(lab, trained):
-    go = lab.folder / "go-picture"
+    # The kernel is busy until this file exists.
+    end = lab.folder / "go-picture"
     trained.kernel.execute(
-        f"import pathlib, time\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)"
+        f"import pathlib, time\nwhile not pathlib.Path({str(end)!r}).exists(): time.sleep(0.01)"
     )
     page = trained.page
     before = page.evaluate(DRAWN)
@@ -82,7 +80,7 @@ def test_the_handle_shifts_the_bars_while_the_kernel_is_busy(lab, trained):
     page.keyboard.press("ArrowRight")
     page.evaluate(NEXT_FRAME)
     assert page.evaluate(DRAWN) != before
-    go.touch()
+    end.touch()
     trained.until("live.forked_run.selected.wanted.log2_scale == 11")
 
 
@@ -119,6 +117,7 @@ def test_a_followed_gradient_moves_nothing_of_the_picture(trained):
     before = root.locator(".lt-panels").bounding_box()
     histogram = root.locator(".lt-histogram canvas")
     box = histogram.bounding_box()
+    # Only a bar can be followed; the first one is somewhere in this range.
     for x in range(80, 220, 4):
         page.mouse.click(box["x"] + x, box["y"] + 150)
         if root.locator(".lt-followed").is_visible():

@@ -1,7 +1,6 @@
-"""Saved notebooks: their widgets on the next day and on every day after it.
+"""Widgets of a saved notebook, which is opened with a new kernel and saved again.
 
-Each day begins with a new kernel. A save then holds no widget of its own, and the states of the
-file must stay in it.
+The new kernel has no widgets, so a save must keep the states that the file has.
 """
 
 import json
@@ -23,8 +22,9 @@ CELLS = [
     "predict('start.warm_up')",
     "ipywidgets.VBox([ipywidgets.IntSlider(value=42), ipywidgets.Label('theirs')])",
 ]
+# The number of the lab's widgets in these cells; the last cell has widgets of ipywidgets.
 OURS = 3
-STANDING = """([ours, saved]) => {
+SHOWN = """([ours, saved]) => {
   const widgets = ".jp-OutputArea-output .labkit .lk-sentence, .labkit-predict";
   const has = (selector, text) =>
     [...document.querySelectorAll(selector)].some((node) => node.textContent === text);
@@ -37,9 +37,9 @@ STANDING = """([ours, saved]) => {
 }"""
 
 
-def standing(notebook: Notebook, saved: int = OURS) -> None:
-    """Wait until every widget stands, and this many of ours say that they were saved."""
-    notebook.page.wait_for_function(STANDING, arg=[OURS, saved])
+def wait_for_widgets(notebook: Notebook, saved: int = OURS) -> None:
+    """Wait until every widget is shown, and this many of the lab's say that they are saved ones."""
+    notebook.page.wait_for_function(SHOWN, arg=[OURS, saved])
     assert "Error displaying widget" not in notebook.page.locator(".jp-Notebook").inner_text()
 
 
@@ -60,7 +60,7 @@ def run_one_cell_and_save(notebook: Notebook) -> None:
             "i => (jupyterapp.shell.currentWidget.content.activeCellIndex = i)", index
         )
         notebook.page.evaluate("jupyterapp.commands.execute('notebook:run-cell')")
-    standing(notebook, saved=OURS - 1)
+    wait_for_widgets(notebook, saved=OURS - 1)
     notebook.page.wait_for_function(IDLE)
     save(notebook)
 
@@ -76,18 +76,19 @@ def edit_and_wait_for_autosave(notebook: Notebook) -> None:
 
 
 def first_day(lab: Lab, then: Callable[[Notebook], None] = save) -> None:
+    """Write the notebook, run it, save it, and do something."""
     notebook = lab.notebook(CELLS, name=NAME)
     notebook.run_all()
-    standing(notebook, saved=0)
+    wait_for_widgets(notebook, saved=0)
     save(notebook)
     then(notebook)
     lab.close(notebook)
 
 
 def another_day(lab: Lab, act: Callable[[Notebook], None] | None) -> None:
-    """Open the notebook with a new kernel, see that every widget stands, and do something."""
+    """Open the notebook with a new kernel, wait for its widgets, and do something."""
     notebook = lab.visit(NAME)
-    standing(notebook)
+    wait_for_widgets(notebook)
     if act is not None:
         act(notebook)
     lab.close(notebook)
@@ -101,10 +102,8 @@ def test_opening_and_saving_keeps_the_widgets(lab: Lab) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600 * slowness())
-def test_after_a_restart_a_run_cell_and_an_autosave_too(tmp_path: Path, browser: object) -> None:
-    """Each day has a server of its own, and the first one restarts the kernel of widgets that were
-    live.
-    """
+def test_restart_run_and_autosave_keep_the_widgets(tmp_path: Path, browser: object) -> None:
+    """Each day has a server of its own; on the first one the kernel is restarted."""
     with serving(tmp_path) as server:
         first_day(Lab(server, browser), restart_and_save)
     for act in (save, restart_and_save, run_one_cell_and_save, edit_and_wait_for_autosave, None):
