@@ -230,7 +230,7 @@ class Recipe:
     ) -> Iterator[AbstractContextManager[Any]]:
         """Yield the modes that a forward pass runs under, outermost first."""
         if products is not None:
-            yield products.begun()
+            yield products.begin_forward()
         if self.tf32:
             yield tf32_products(device)
         yield half_storage(device, self.accumulator)

@@ -179,7 +179,9 @@ def require_loss(loss: object) -> None:
 
 def require_loss_id(loss_id: int, losses: int) -> None:
     """Raise an IndexError unless 0 <= loss_id < losses."""
-    if not 0 <= loss_id < losses:
+    if loss_id < 0:
+        raise IndexError(f"expected a loss_id of 0 or more, got {loss_id}.")
+    if loss_id >= losses:
         raise IndexError(
             f"expected loss_id below {losses}, the engine's losses, got {loss_id}. "
             f"Construct the engine with losses={loss_id + 1}."

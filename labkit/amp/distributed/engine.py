@@ -396,9 +396,10 @@ class DistributedEngine(Engine):
             if self.products is not None and self.products.format.remembers:
                 # All ranks continue with the largest magnitudes of any rank, as Transformer Engine
                 # reduces its amax histories.
-                every: list[Any] = [None] * self.world
-                dist.all_gather_object(every, self.products.memory.remembered(), group=self.group)
-                self.products.memory.take_largest(every)
+                memory = self.products.memory
+                states: list[Any] = [None] * self.world
+                dist.all_gather_object(states, memory.shared_state(), group=self.group)
+                memory.take_largest(states)
         return report
 
     def _agreed(self, found_inf: dict[int, bool]) -> dict[int, bool]:

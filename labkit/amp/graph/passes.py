@@ -52,6 +52,8 @@ def cancel(graph: fx.Graph) -> list[Call]:
         # without this use, the cast before may have become unneeded, too
         if is_cast(source) and not source.users:
             removed.append(source.meta["call"])
+            # later casts must not use a node that the graph no longer has
+            del casts[_input(source), _dtype(source)]
             graph.erase_node(source)
     return removed
 

@@ -96,7 +96,7 @@ def test_delayed_scales_follow_from_the_largest_of_all_ranks(two: list[Any]) -> 
     """
     engine = Engine(ranks.exact_network(), ranks.sgd, RECIPES["FP8 delayed"])
     ranks.train(engine, ranks.exact_batches())
-    alone = engine.products.memory.remembered()["history"]
+    alone = engine.products.memory.shared_state()["history"]
     wanted = {
         key: [(1 + ("gradient" in key)) * largest for largest in sizes]
         for key, sizes in alone.items()

@@ -230,6 +230,21 @@ def test_worked_examples_of_casts_that_a_graph_leaves_out() -> None:
         assert [(cast.weight, cast.fate, cast.times) for cast in casts] == expected
 
 
+def test_graph_repeats_a_cast_after_a_cancelled_pair() -> None:
+    def there_and_back_then_again(product: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        # The first two casts cancel each other, so the third cannot be a link to the first.
+        return product(x.float().half()) + x.float()
+
+    layer = CustomLinear(3, there_and_back_then_again)
+    x = torch.rand(3, 3).half()
+    graph = CastGraph(layer, FP16)
+    for _ in range(3):
+        with half_storage("cpu"), autocast():
+            expected = layer(x)
+            assert torch.equal(graph(x), expected)
+    assert graph.decided.run is not None
+
+
 def test_a_graph_makes_the_casts_of_eager_autocast() -> None:
     """A norm of torch.nn.functional is written in Python and casts inside; a trace that recorded
     that cast once more would make it twice.
