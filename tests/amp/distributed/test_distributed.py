@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint import FileSystemWriter, state_dict_saver
 
 from labkit.amp import RECIPES, Engine, ScalerState
-from labkit.amp.distributed.checkpoint import KEPT, latest
+from labkit.amp.distributed.checkpoint import KEPT, latest, read_small
 from labkit.amp.distributed.engine import DistributedEngine, divisors
 from labkit.instrument import Report, exponent_histogram
 from labkit.instrument.ranks import merge_reports
@@ -206,6 +207,29 @@ def test_ranks_with_different_batches_stop_together(
     assert None not in ended
     assert ranks.results(1, tmp_path) == [2]
     assert "RankLost: rank 1 of 2 cannot continue: " in torch.load(tmp_path / "1.pt")
+
+
+def test_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    rank_file = tmp_path / "rank-0.pt"
+    with pytest.raises(ValueError, match="not a complete checkpoint"):
+        read_small(tmp_path, rank=0)
+    for content in (b"", b"some other file"):
+        rank_file.write_bytes(content)
+        with pytest.raises(ValueError, match="not a complete checkpoint"):
+            read_small(tmp_path, rank=0)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_checkpoint_of_another_schema_is_refused(tmp_path: Path) -> None:
+    writer = FileSystemWriter(tmp_path)
+    state_dict_saver.save({"master": torch.ones(1)}, storage_writer=writer, no_dist=True)
+    for content, shown in (
+        ({"schema": "labkit.checkpoint.distributed/0"}, "distributed/0"),
+        ([], None),
+    ):
+        torch.save(content, tmp_path / "rank-0.pt")
+        with pytest.raises(ValueError, match=f"expected a checkpoint of schema .*{shown}"):
+            read_small(tmp_path, rank=3)
 
 
 @pytest.mark.slow
