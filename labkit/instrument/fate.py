@@ -53,14 +53,14 @@ def fate(histogram: ExponentHistogram, format: FormatLike) -> Fate:
     )
     format = as_format(format)
     if not (format.signed and format.has_zero):
-        missing = []
+        missing: list[str] = []
         if not format.signed:
             missing.append("no sign")
         if not format.has_zero:
             missing.append("no zero")
         raise ValueError(
             f"fate tells which numbers of either sign underflow to zero; {format.name} has "
-            f"{' and '.join(missing)}. Take a format that has both, as FP16 or E4M3."
+            f"{' and '.join(missing)}. Take a format that has both, such as FP16 or E4M3."
         )
     total = histogram.finite_non_zero
     if total == 0:

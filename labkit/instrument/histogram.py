@@ -114,13 +114,13 @@ def _require_countable(tensor: Tensor) -> None:
             f"exponent_histogram: expected a torch tensor, got {type(tensor).__name__}."
         )
     if tensor.layout != torch.strided:
-        stored = "tensor.values()"
+        numbers = "tensor.values()"
         if tensor.layout == torch.sparse_coo:
-            stored = "tensor.coalesce().values()"
+            numbers = "tensor.coalesce().values()"
         raise TypeError(
             f"exponent_histogram: expected a dense tensor, got one of layout {tensor.layout}. "
-            f"Take {stored} to count the numbers that it stores, or tensor.to_dense() to count the "
-            "zeros between them too."
+            f"Take {numbers} to count the numbers that it stores, or tensor.to_dense() to count "
+            "the zeros between them too."
         )
     if tensor.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise TypeError(

@@ -473,14 +473,14 @@ class Watch(StepObserver):
             return call(module, *args, **kwargs)
         self._called = True
         self._running = get_ident()
-        noted: Call | None = None
+        recorded_call: Call | None = None
         try:
             with reporting(self.failed, "recording a call"):
                 if in_transform():
                     raise Unseen(TRANSFORMED)
-                noted = note_call(self._modules, args, kwargs)
+                recorded_call = note_call(self._modules, args, kwargs)
                 # the latest calls, MAX_CALLS at most
-                self._calls = [*self._calls[1 - MAX_CALLS :], noted]
+                self._calls = [*self._calls[1 - MAX_CALLS :], recorded_call]
             if self._sketches is not None:
                 with reporting(self.failed, "recording a batch"):
                     self._sketches.called(args, kwargs)
@@ -495,8 +495,8 @@ class Watch(StepObserver):
             self._running = 0
             if self._sketches is not None:
                 self._sketches.running = False
-        if noted is not None:
-            noted.hook_outputs(floats(output), self.failed)
+        if recorded_call is not None:
+            recorded_call.hook_outputs(floats(output), self.failed)
         if self._group is not None and self._sample is not None:
             after_backward(floats(output), self._reduced, self.failed)
         return output
@@ -694,13 +694,13 @@ class Watch(StepObserver):
         norm = length(gradients.values())
         was_clipped = norm < CLIPPED * norm_after_backward
         if scale != 1 and math.isfinite(norm_after_backward) and was_clipped:
-            says = (
+            sentence = (
                 f"while {scale:g} times too large, they were shortened from "
                 f"{norm_after_backward:.3g} to {norm:.3g}; unscale_ first"
             )
             self._note_line("step")
             line = self._sample.lines.get("clip", self._sample.lines.get("step", ""))
-            self._log.add_finding(finding(Kind.CLIPPED_WHILE_SCALED, "", self.step, says, line))
+            self._log.add_finding(finding(Kind.CLIPPED_WHILE_SCALED, "", self.step, sentence, line))
 
     def before_step(
         self, optimizer: OptimizerLike, weights: dict[str, Tensor], gradients: Gradients

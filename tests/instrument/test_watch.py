@@ -310,8 +310,8 @@ def test_report_is_saved_loaded_and_compared(tmp_path):
 
 
 def test_a_file_that_is_no_report_is_refused(tmp_path):
-    for stored in ("not json", "[]", "{}"):
-        (tmp_path / "report.json").write_text(stored)
+    for content in (b"not json", b"[]", b"{}", b'{"watched": 1}', b'{"watched": [1]}', b"\xff\xfe"):
+        (tmp_path / "report.json").write_bytes(content)
         with pytest.raises(ValueError, match="expected a report of a watch"):
             Report.load(tmp_path)
 

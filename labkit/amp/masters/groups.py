@@ -163,16 +163,16 @@ def join_state(state: State, members: Sequence[Sequence[Tensor]]) -> State:
             joined["param_groups"].append({**group, "params": []})
             continue
         joined["param_groups"].append({**group, "params": [index]})
-        stored = [state["state"][i] for i in group["params"] if i in state["state"]]
-        if stored and len(stored) != len(weights):
+        states = [state["state"][i] for i in group["params"] if i in state["state"]]
+        if states and len(states) != len(weights):
             raise ValueError(
-                f"the optimizer's state has {len(stored)} of a group's {len(weights)} parameters, "
+                f"the optimizer's state has {len(states)} of a group's {len(weights)} parameters, "
                 "and a flat master needs all or none. Load it with flat=False."
             )
-        if stored:
+        if states:
             joined["state"][index] = {
-                name: _joined([fields[name] for fields in stored], weights, name)
-                for name in stored[0]
+                name: _joined([fields[name] for fields in states], weights, name)
+                for name in states[0]
             }
         index += 1
     return joined
