@@ -6,6 +6,7 @@ independence of listeners.
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from labkit.instrument.events import (
 )
 from labkit.instrument.sources import SOURCES, Source
 from labkit.instrument.stream import STREAM, Listener
+from labkit.instrument.taps import tap
 
 Autocast = torch.amp.autocast_mode.autocast
 PLACES = [
@@ -119,6 +121,27 @@ def test_tap_is_open_while_a_listener_needs_it() -> None:
     assert tapped() == [True, False, False, False, True, False, True]
     stacks[1].close()
     assert tapped() == [False] * len(PLACES)
+
+
+def test_tap_that_cannot_open_leaves_nothing_behind() -> None:
+    class Scaler:
+        pass
+
+    calls = []
+
+    def around(name: str, call: Any, scaler: Scaler) -> str:
+        calls.append(name)
+        return call(scaler)
+
+    with (
+        pytest.raises(AttributeError, match="step"),
+        tap(Scaler, "step", partial(around, "first")),
+    ):
+        pass
+    Scaler.step = lambda self: "stepped"
+    with tap(Scaler, "step", partial(around, "second")):
+        assert Scaler().step() == "stepped"
+    assert calls == ["second"]
 
 
 def test_failure_of_a_listener_does_not_stop_others() -> None:
