@@ -162,7 +162,7 @@ class Stream:
         that of an engine does, it is raised here after all other listeners have received the event.
         """
         kind = type(event)
-        raised: Exception | None = None
+        to_raise: Exception | None = None
         for listener in self.listeners:
             handle = listener.handlers.get(kind)
             if handle is None:
@@ -170,9 +170,11 @@ class Stream:
             try:
                 handle(event)
             except Exception as error:
-                raised = _report_failure(listener, name_of(handle), error) or raised
-        if raised is not None:
-            raise raised
+                raised = _report_failure(listener, name_of(handle), error)
+                if raised is not None:
+                    to_raise = raised
+        if to_raise is not None:
+            raise to_raise
 
     @contextmanager
     def subscribed(self, listener: Listener, *sources: Source) -> Iterator[None]:

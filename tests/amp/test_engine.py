@@ -192,6 +192,8 @@ def test_an_unknown_loss_id_is_refused() -> None:
         IndexError, match=r"below 2, the engine's losses, got 2. Construct the engine with losses=3"
     ):
         engine.backward(torch.zeros(()), loss_id=2)
+    with pytest.raises(IndexError, match="expected a loss_id of 0 or more, got -1"):
+        engine.backward(torch.zeros(()), loss_id=-1)
 
 
 def test_two_engines_share_a_loss_and_step_independently() -> None:
