@@ -22,8 +22,14 @@ class Line(nn.Module):
         return x * self.a + self.b
 
 
-def synth_learner(n_trn: int = 10, n_val: int = 2, **given: Any) -> Learner:
-    """Return a learner of batches of points near the line 2 * x + 3."""
+def synth_learner(n_trn: int = 10, n_val: int = 2, **options: Any) -> Learner:
+    """Return a learner of batches of points near the line 2 * x + 3.
+
+    Args:
+        n_trn: number of batches for training.
+        n_val: number of batches for validation.
+        options: arguments of the learner; they replace the defaults of this function.
+    """
 
     def points(batches: int) -> DataLoader[Any]:
         x = torch.randn(16 * batches, 1)
@@ -31,11 +37,10 @@ def synth_learner(n_trn: int = 10, n_val: int = 2, **given: Any) -> Learner:
             TensorDataset(x, 2 * x + 3 + 0.1 * torch.randn(16 * batches, 1)), batch_size=16
         )
 
-    given = {
+    defaults = {
         "model": Line(),
         "loss_func": nn.MSELoss(),
         "opt_func": partial(SGD, mom=0.9),
         "lr": 1e-3,
-        **given,
     }
-    return Learner(DataLoaders(points(n_trn), points(n_val)), **given)
+    return Learner(DataLoaders(points(n_trn), points(n_val)), **{**defaults, **options})

@@ -7,12 +7,15 @@ from typing import Any
 Misuses = Mapping[str, tuple[Callable[..., Any], type[Exception], str]]
 
 
-def not_refused(misuses: Misuses, given: Callable[[], tuple[Any, ...]] = tuple) -> dict[str, str]:
+def not_refused(
+    misuses: Misuses, make_arguments: Callable[[], tuple[Any, ...]] = tuple
+) -> dict[str, str]:
     """Return the misuses that are not refused with their error and message: name -> difference.
 
     Args:
-        misuses: The misuses by name.
-        given: Returns fresh arguments for each misuse.
+        misuses: name -> a function that misuses the framework, the error that is expected, and a
+            regular expression for its message.
+        make_arguments: returns new arguments for a misuse; they are passed to its function.
 
     >>> row = (lambda: 1, ValueError, "expected a tensor")
     >>> not_refused({"a number": row})
@@ -21,7 +24,7 @@ def not_refused(misuses: Misuses, given: Callable[[], tuple[Any, ...]] = tuple) 
     differences = {}
     for name, (misuse, error, message) in misuses.items():
         try:
-            misuse(*given())
+            misuse(*make_arguments())
             differences[name] = f"expected {error.__name__}, got nothing"
         except Exception as raised:
             if not isinstance(raised, error) or not re.search(message, str(raised)):
@@ -30,23 +33,28 @@ def not_refused(misuses: Misuses, given: Callable[[], tuple[Any, ...]] = tuple) 
 
 
 def assert_refused_in_torchs_words(
-    faults: Mapping[str, Callable[[Any], Any]], torchs: Any, ours: Any
+    misuses: Mapping[str, Callable[[Any], Any]], torchs: Any, ours: Any
 ) -> None:
-    """Do each fault, name -> act(make), with torch's class and ours: the same error, whose words
-    begin as torch's.
+    """Assert that torch's class and ours refuse each misuse by the same error.
+
+    Our message must begin with torch's, and may continue with a remedy.
+
+    Args:
+        misuses: name -> a function that misuses the class that it gets.
+        torchs: torch's class.
+        ours: our class in its place.
     """
-    for fault, act in faults.items():
-        said = {}
-        for make in (torchs, ours):
+    for name, misuse in misuses.items():
+        refusals = {}
+        for kind in (torchs, ours):
             try:
-                act(make)
+                misuse(kind)
             except Exception as error:
-                words = (
-                    re.sub(r"\s+", " ", str(error))
-                    .replace("torch.autocast(", "autocast(")
-                    .rstrip(".")
-                )
-                said[make] = type(error), words
-        assert list(said) == [torchs, ours], f"{fault}: who refused it"
-        assert said[ours][0] is said[torchs][0], fault
-        assert said[ours][1].startswith(said[torchs][1]), fault
+                message = re.sub(r"\s+", " ", str(error))
+                message = message.replace("torch.autocast(", "autocast(").rstrip(".")
+                refusals[kind] = (type(error), message)
+        assert list(refusals) == [torchs, ours], f"{name}: refused by {list(refusals)} only"
+        their_error, their_message = refusals[torchs]
+        our_error, our_message = refusals[ours]
+        assert our_error is their_error, name
+        assert our_message.startswith(their_message), name

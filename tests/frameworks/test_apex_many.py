@@ -1,5 +1,7 @@
-"""Many models, losses and optimizers under apex.amp: inf in each place, beside FP32 with the same
-skips.
+"""Several models, losses and optimizers under apex.amp, with an inf in one gradient.
+
+The inf is planted into each weight and each loss in turn. The steps that it would ruin must be
+skipped, and all weights must equal those of a loop of plain torch that skips the same steps.
 """
 
 import itertools
@@ -17,8 +19,11 @@ INF = math.inf
 
 
 class TwoWeights(nn.Module):
-    """A weight in FP32 and one in FP16; or both in FP32, but what is computed with is rounded as
-    FP16 would be.
+    """A model of a weight in FP32 and a second one, which is rounded to FP16 in the forward pass.
+
+    Args:
+        unique: distinguishes the weights of two models.
+        dtype: the dtype in which the second weight is stored.
     """
 
     def __init__(self, unique: int, dtype: torch.dtype) -> None:
@@ -30,7 +35,8 @@ class TwoWeights(nn.Module):
         return (x * self.weight32 * self.weight16.half().float()).sum()
 
 
-# Which models each loss is the sum of, and which each optimizer steps.
+# Name -> for each loss, the models whose outputs it adds up; for each optimizer, the models whose
+# weights it steps.
 SETUPS = {
     "2 models, 2 losses, 1 optimizer": (((0,), (1,)), ((0, 1),)),
     "3 models, 3 losses, 1 optimizer": (((0,), (1, 2), (0, 2)), ((0, 1, 2),)),
@@ -49,45 +55,60 @@ def torch_as_it_was() -> Iterator[None]:
 def make(losses, optimizers, dtype):
     models = [TwoWeights(1 + i, dtype) for i in range(1 + max(m for loss in losses for m in loss))]
     lrs = [0.25, 0.5, 0.125]
-    made = [
+    sgds = [
         torch.optim.SGD(
             [{"params": models[m].parameters(), "lr": lrs[m] / 64} for m in own],
             momentum=0.125 * (1 + i),
         )
         for i, own in enumerate(optimizers)
     ]
-    return models, made
+    return models, sgds
 
 
-def reached(losses, optimizers, loss):
+def optimizers_of_loss(losses, optimizers, loss):
+    """Return the indices of the optimizers that step a model of a loss."""
     return [i for i, own in enumerate(optimizers) if set(own) & set(losses[loss])]
 
 
 def without_amp(losses, optimizers, iterations, skipped, dtype):
-    """Train by torch alone and return all weights; `skipped` holds (iteration, optimizer) whose
-    step is not taken.
+    """Train by torch alone, and return all weights.
+
+    Args:
+        losses: the models of each loss, as in `SETUPS`.
+        optimizers: the models of each optimizer, as in `SETUPS`.
+        iterations: number of iterations.
+        skipped: pairs (iteration, optimizer) of the steps that are not taken.
+        dtype: the dtype of the second weight of each model.
     """
-    models, made = make(losses, optimizers, dtype)
+    models, sgds = make(losses, optimizers, dtype)
     for i in range(iterations):
         for model in models:
             model.zero_grad()
         for loss in losses:
             sum(models[m](X) for m in loss).backward()
-        for number, optimizer in enumerate(made):
+        for number, optimizer in enumerate(sgds):
             if (i, number) not in skipped:
                 optimizer.step()
     return [p.detach() for model in models for p in model.parameters()]
 
 
 def under_amp(losses, optimizers, iterations, level, inject, scalers, how):
-    """Train under amp, with an inf in one gradient; `inject` is (iteration, loss, model, weight) or
-    None.
+    """Train under amp, and return the models and optimizers.
+
+    Args:
+        losses: the models of each loss, as in `SETUPS`.
+        optimizers: the models of each optimizer, as in `SETUPS`.
+        iterations: number of iterations.
+        level: the opt level.
+        inject: (iteration, loss, model, weight): where a gradient becomes inf; None for none.
+        scalers: for each loss, the index of its scaler.
+        how: "model" or "optimizer": whose zero_grad is called.
     """
-    models, made = make(losses, optimizers, torch.float16)
+    models, sgds = make(losses, optimizers, torch.float16)
     amp._amp_state.allow_incoming_model_not_fp32 = True
-    models, made = amp.initialize(
+    models, sgds = amp.initialize(
         models,
-        made,
+        sgds,
         opt_level=level,
         verbosity=0,
         cast_model_type=False,
@@ -97,10 +118,10 @@ def under_amp(losses, optimizers, iterations, level, inject, scalers, how):
         if scaler.dynamic:
             scaler._loss_scale = 4.0 * 4**number
     for i in range(iterations):
-        for holder in models if how == "model" else made:
+        for holder in models if how == "model" else sgds:
             holder.zero_grad()
         for number, loss in enumerate(losses):
-            own = [made[o] for o in reached(losses, optimizers, number)]
+            own = [sgds[o] for o in optimizers_of_loss(losses, optimizers, number)]
             total = sum(models[m](X) for m in loss)
             with amp.scale_loss(
                 total, own if len(own) > 1 else own[0], loss_id=scalers[number]
@@ -108,9 +129,9 @@ def under_amp(losses, optimizers, iterations, level, inject, scalers, how):
                 scaled.backward()
                 if inject is not None and inject[:2] == (i, number):
                     getattr(models[inject[2]], inject[3]).grad[0] = INF
-        for optimizer in made:
+        for optimizer in sgds:
             optimizer.step()
-    return models, made
+    return models, sgds
 
 
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
@@ -128,19 +149,20 @@ def test_inf_skips_the_steps_that_it_would_ruin(setup, level):
         itertools.product([None, *places], (False, True)), zeroed, strict=False
     ):
         if inject is not None and level in ("O0", "O3"):
-            continue  # a static scale looks at nothing
+            # a static scale checks no gradient
+            continue
         scalers = [0] * len(losses) if one_scaler else list(range(len(losses)))
-        skipped = (
-            set() if inject is None else {(1, o) for o in reached(losses, optimizers, inject[1])}
-        )
-        # the dtype of what is stepped for weight16
+        skipped = set()
+        if inject is not None:
+            skipped = {(1, o) for o in optimizers_of_loss(losses, optimizers, inject[1])}
+        # the dtype of the tensor that the optimizer steps for weight16
         stepped = torch.float32 if level == "O2" else torch.float16
         expected = without_amp(losses, optimizers, 3, skipped, stepped)
-        models, made = under_amp(losses, optimizers, 3, level, inject, scalers, how)
+        models, sgds = under_amp(losses, optimizers, 3, level, inject, scalers, how)
         weights = [p for model in models for p in model.parameters()]
         for weight, reference in zip(weights, expected, strict=True):
             assert torch.equal(weight, reference.to(weight.dtype)), (inject, scalers, how)
-        masters = [p for optimizer in made for p in amp.master_params(optimizer)]
+        masters = [p for optimizer in sgds for p in amp.master_params(optimizer)]
         assert {master.dtype for master in masters} == {torch.float32, stepped}
         if inject is not None:
             loss_id = scalers[inject[1]]
