@@ -1,7 +1,7 @@
 """One training through the calls of every framework, compared bit by bit where their rules agree.
 
-And what stands between the lab and the real frameworks, tried without them; `make hosts` tries it
-with them.
+The adapters for the real frameworks are tested without these frameworks, which are not installed
+here; `make hosts` runs the adapters with them.
 """
 
 import ast
@@ -39,7 +39,7 @@ def model():
 
 
 def batches():
-    """Nine batches; the loss of three is so large that the scale backs off five times."""
+    """Return nine batches; the loss of three is so large that the scale backs off five times."""
     numbers = torch.Generator().manual_seed(1)
     return [
         (torch.randn(8, 4, generator=numbers), factor * torch.randn(8, 3, generator=numbers))
@@ -55,7 +55,7 @@ def sgd(weights):
     return torch.optim.SGD(weights, lr=LR, momentum=MOMENTUM)
 
 
-def our_engine(net, recipe="O1"):
+def by_engine(net, recipe="O1"):
     engine = Engine(net, sgd, RECIPES[recipe])
     for x, y in batches():
         engine.zero_grad()
@@ -82,8 +82,8 @@ def by_hand(net):
     return state.scale
 
 
-def as_torch_says_it(net):
-    """The loop of torch's tutorial, where two names have another home."""
+def by_torch_amp(net):
+    """Train by the loop of torch's tutorial, in which two names are imported from labkit."""
     optimizer = sgd(net.parameters())
     scaler = GradScaler("cpu")
     for x, y in batches():
@@ -98,7 +98,7 @@ def as_torch_says_it(net):
     return scaler.get_scale()
 
 
-def as_apex_says_it(net, level="O1"):
+def by_apex(net, level="O1"):
     net, optimizer = amp.initialize(net, sgd(net.parameters()), opt_level=level, verbosity=0)
     for x, y in batches():
         optimizer.zero_grad()
@@ -116,19 +116,19 @@ def learner(net, cbs=None):
     )
 
 
-def as_fastai_says_it(net):
+def by_fastai(net):
     learn = learner(net).to_fp16()
     learn.fit(1)
     return learn.scaler.get_scale()
 
 
-def as_fastai_says_it_itself(net):
+def by_non_native_fastai(net):
     learn = learner(net, [ModelToHalf(), NonNativeMixedPrecision(max_loss_scale=2.0**16)])
     learn.fit(1)
     return learn.non_native_mixed_precision.loss_scale
 
 
-def as_oneflow_says_it(net):
+def by_oneflow(net):
     class Training(flow.nn.Graph):
         def __init__(self):
             self.net = net
@@ -148,39 +148,37 @@ def as_oneflow_says_it(net):
 
 
 CASTING = [
-    our_engine,
+    by_engine,
     by_hand,
-    as_torch_says_it,
-    as_apex_says_it,
-    as_fastai_says_it,
-    as_oneflow_says_it,
+    by_torch_amp,
+    by_apex,
+    by_fastai,
+    by_oneflow,
 ]
 HALF = [
-    partial(our_engine, recipe="O2"),
-    partial(as_apex_says_it, level="O2"),
-    as_fastai_says_it_itself,
+    partial(by_engine, recipe="O2"),
+    partial(by_apex, level="O2"),
+    by_non_native_fastai,
 ]
 
 
-@pytest.mark.parametrize("dialects", [CASTING, HALF], ids=["casts", "half model"])
-def test_the_same_training_in_every_dialect(dialects):
+@pytest.mark.parametrize("loops", [CASTING, HALF], ids=["casts", "half model"])
+def test_all_frameworks_train_the_same_weights(loops):
     ends = []
-    for train in dialects:
+    for train in loops:
         net = model()
         scale = train(net)
         assert scale == 2.0**11, "of nine steps, five were skipped"
-        ends.append(
-            [p.detach().half() if dialects is HALF else p.detach() for p in net.parameters()]
-        )
-    assert not torch.equal(ends[0][0].float(), model()[0].weight), "the others were not"
-    for train, weights in zip(dialects, ends, strict=True):
+        ends.append([p.detach().half() if loops is HALF else p.detach() for p in net.parameters()])
+    assert not torch.equal(ends[0][0].float(), model()[0].weight), "no step was taken"
+    for train, weights in zip(loops, ends, strict=True):
         assert all(map(torch.equal, weights, ends[0])), train
 
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_import_on_the_page_for_users_is_there():
+def test_page_of_frameworks_imports_existing_classes():
     """The adapters' own frameworks are not installed here, so their files are read."""
     page = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
     named = re.findall(r"from labkit\.frameworks\.(\w+) import (\w+)", page)
@@ -206,26 +204,29 @@ def step(model: nn.Module) -> None:
     optimizer.step()
 
 
-def test_a_callback_watches_from_open_to_close_and_a_second_time():
+def test_a_callback_watches_twice_from_open_to_close():
     model = nn.Linear(3, 1)
     watching = Watching(every=1)
     with pytest.raises(RuntimeError, match="nothing was watched yet"):
         watching.report()
-    watching.open(nn.Linear(3, 1))  # left open by an error, and closed by the next beginning
+    # An error may leave a watch open; the next `open` closes it.
+    watching.open(nn.Linear(3, 1))
     for steps in (2, 3):
         watching.open(model)
         for _ in range(steps):
             step(model)
         watching.close()
-        step(model)  # not seen any more
+        # The watch has ended, so this step does not count.
+        step(model)
         assert watching.report().steps == steps
     watching.close()
     assert not nn.modules.module._global_forward_hooks
 
 
 def test_watch_observes_an_optimizer_outside_of_torch():
-    """The face of fastai has fastai's kind, which no hook of torch's tells of; a scaler steps the
-    callback instead.
+    """fastai's optimizers are not torch's, so torch's hooks do not report their steps.
+
+    Under a loss scale, the scaler steps the callback in place of the optimizer.
     """
     for scale in (None, 2.0**8, 2.0**127):
         torch.manual_seed(0)
@@ -239,10 +240,11 @@ def test_watch_observes_an_optimizer_outside_of_torch():
         else:
             assert [step.step for step in report.watched] == [0, 5]
             assert report.skips == ()
-            assert report.histograms("updates")["a"].finite_non_zero == 2, "in each of both"
+            # One update of the only number in each of the two sampled steps.
+            assert report.histograms("updates")["a"].finite_non_zero == 2
 
 
-# --- what apex's and fastai's trainings, equal bit for bit to those of others, would not show ---
+# --- steps on master weights, which the trainings above do not cover ---
 
 
 def test_masters_take_over_state_and_edits():
@@ -261,4 +263,5 @@ def test_masters_take_over_state_and_edits():
     assert not steps.unscale(1.0)
     steps.forget()
     assert master.grad is None
-    assert own.grad.tolist() == [1.0, 1.0], "it is the model's own, whose zero_grad forgets it"
+    # The optimizer steps this weight of the model itself, whose own zero_grad clears it.
+    assert own.grad.tolist() == [1.0, 1.0]

@@ -21,15 +21,15 @@ HALF, FLOAT = torch.float16, torch.float32
 LEVELS = ("O0", "O1", "O2", "O3")
 
 
-def forget():
+def reset_amp():
     amp._deactivate()
     amp._amp_state.registrations.clear()
 
 
 @pytest.fixture(autouse=True)
-def torch_as_it_was():
+def reset_after_each_test():
     yield
-    forget()
+    reset_amp()
 
 
 @pytest.fixture
@@ -42,15 +42,15 @@ def small():
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
 
 
-def started(level="O1", lr=0.1, momentum=0.0, **given):
+def started(level="O1", lr=0.1, momentum=0.0, **options):
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
-    return amp.initialize(model, optimizer, opt_level=level, verbosity=0, **given)
+    return amp.initialize(model, optimizer, opt_level=level, verbosity=0, **options)
 
 
-def trained(level, steps=3, **given):
-    """A script of apex's, from memory: three lines for mixed precision, and all else as it was."""
-    model, optimizer = started(level, momentum=0.9, **given)
+def trained(level, steps=3, **options):
+    """Train as apex's tutorial does, by three lines more than in FP32."""
+    model, optimizer = started(level, momentum=0.9, **options)
     train_on(model, optimizer, steps)
     return model, optimizer
 
@@ -72,7 +72,7 @@ def train_on(model, optimizer, steps):
 # --- the levels -----------------------------------------------------------------------------------
 
 
-def test_what_each_level_is():
+def test_each_level_has_its_dtypes_and_scale():
     for level, weight, norm, master, scale in (
         ("O0", FLOAT, FLOAT, FLOAT, 1.0),
         ("O1", FLOAT, FLOAT, FLOAT, 2.0**16),
@@ -85,16 +85,16 @@ def test_what_each_level_is():
         assert next(amp.master_params(optimizer)).dtype == master, level
         assert amp._amp_state.loss_scalers[0].loss_scale() == scale, level
         assert model(torch.ones(4, 4)).dtype == (HALF if level == "O1" else FLOAT), level
-        assert not torch.equal(model[3].bias.float(), small()[3].bias), f"{level} trains"
+        assert not torch.equal(model[3].bias.float(), small()[3].bias), f"{level} trains nothing"
         # apex's O2StateDictHook is registered with each module of a model that it casts
         assert {value.dtype for value in model.state_dict().values()} == {FLOAT, torch.int64}, level
         assert {value.dtype for value in model[0].state_dict().values()} == {FLOAT}, level
-        assert model[0].weight.dtype == weight, "the model itself is as it was"
+        assert model[0].weight.dtype == weight, "the state dict changed the model"
 
 
-def test_the_signatures_are_apexs():
-    given = inspect.signature(amp.initialize).parameters
-    assert {name: p.default for name, p in given.items() if name != "models"} == {
+def test_signatures_equal_those_of_apex():
+    parameters = inspect.signature(amp.initialize).parameters
+    assert {name: p.default for name, p in parameters.items() if name != "models"} == {
         "optimizers": None,
         "enabled": True,
         "opt_level": "O1",
@@ -135,7 +135,7 @@ def test_override_replaces_a_property_of_the_level():
     assert scaler.loss_scale() == 2.0**10
 
 
-def test_initialize_returns_what_it_was_given():
+def test_initialize_returns_models_in_their_containers():
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     assert amp.initialize(model, enabled=False) is model
@@ -297,20 +297,20 @@ def _half_buffer(model):
     return model
 
 
-def _scale(model, optimizer, loss=None, **given):
+def _scale(model, optimizer, loss=None, **options):
     with amp.scale_loss(
-        model(torch.ones(4, 4)).sum() if loss is None else loss, optimizer, **given
+        model(torch.ones(4, 4)).sum() if loss is None else loss, optimizer, **options
     ):
         pass
 
 
-def test_what_apex_refuses_is_refused_in_words():
-    def given():
-        forget()
+def test_misuses_are_refused_with_a_message():
+    def make_arguments():
+        reset_amp()
         model = small()
         return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
-    assert not_refused(MISUSES, given) == {}
+    assert not_refused(MISUSES, make_arguments) == {}
 
 
 def test_before_initialize_nothing_is_scaled_or_loaded(monkeypatch):
@@ -323,11 +323,12 @@ def test_before_initialize_nothing_is_scaled_or_loaded(monkeypatch):
     with pytest.raises(RuntimeError, match="after amp"):
         _load(loss_scale=8.0, unskipped=0)
     amp.initialize(small(), enabled=False)
-    _load(loss_scale=8.0, unskipped=0)  # nothing is there
+    # With enabled=False there is no scaler, so nothing is loaded.
+    _load(loss_scale=8.0, unskipped=0)
     assert amp.state_dict(destination={"epoch": 3}) == {"epoch": 3}
 
 
-def test_an_inf_in_a_closure_that_a_step_has_called_is_no_secret():
+def test_inf_in_the_closure_of_a_step_raises():
     model = small()
     optimizer = torch.optim.LBFGS(model.parameters())
     model, optimizer = amp.initialize(model, optimizer, verbosity=0)
@@ -350,7 +351,8 @@ def test_an_inf_in_a_closure_that_a_step_has_called_is_no_secret():
 
 x = torch.randn(4, 4, generator=torch.Generator().manual_seed(0)).abs()
 ONES = torch.ones(4, 4)
-DTYPES = {  # of the result, for any dtype of x; None: that of x
+# Operation -> the function, and the dtype of its result for any dtype of x; None: that of x.
+DTYPES = {
     "linear": (lambda x: F.linear(x, torch.ones(3, 4, dtype=x.dtype)), HALF),
     "conv2d": (lambda x: F.conv2d(x.view(1, 1, 4, 4), torch.ones(1, 1, 2, 2)), HALF),
     "matmul method": (lambda x: x.matmul(ONES), HALF),
@@ -377,18 +379,18 @@ DTYPES = {  # of the result, for any dtype of x; None: that of x
 
 
 def test_basic_casts(casts):
-    for (name, (operation, dtype)), given in itertools.product(DTYPES.items(), (HALF, FLOAT)):
-        assert operation(x.to(given)).dtype == (dtype or given), (name, given)
+    for (name, (operation, dtype)), of_x in itertools.product(DTYPES.items(), (HALF, FLOAT)):
+        expected = of_x if dtype is None else dtype
+        assert operation(x.to(of_x)).dtype == expected, (name, of_x)
 
 
-def test_what_is_not_safe_in_fp16_is_an_error(casts):
+def test_unsafe_operations_in_fp16_are_errors(casts):
     assert x.clone().exp_().dtype == FLOAT
     with pytest.raises(NotImplementedError, match="exp"):
         x.half().exp_()
     p = torch.rand(4)
-    assert F.binary_cross_entropy(p, torch.ones(4)).dtype == FLOAT, (
-        "of FP32 numbers there is nothing to fear"
-    )
+    # It is banned for FP16 numbers only.
+    assert F.binary_cross_entropy(p, torch.ones(4)).dtype == FLOAT
     with pytest.raises(NotImplementedError, match="with_logits"):
         F.binary_cross_entropy(p.half(), torch.ones(4).half())
     amp.init(allow_banned=True)
@@ -413,21 +415,22 @@ def test_disable_casts_survives_an_exception_and_nests(casts):
 
 
 def test_registered_functions_hold_until_next_initialize():
-    original = (module := SimpleNamespace(double=lambda x: x + x)).double
+    module = SimpleNamespace(double=lambda x: x + x)
+    original = module.double
     amp.register_float_function(torch, "sigmoid")
     amp.register_half_function(module, "double")
     amp.register_promote_function(torch, "relu")
-    assert torch.sigmoid(x.half()).dtype == HALF, "not yet"
+    assert torch.sigmoid(x.half()).dtype == HALF, "registered before initialize"
     amp.initialize(small(), verbosity=0)
     assert torch.sigmoid(x.half()).dtype == FLOAT
     assert x.half().sigmoid().dtype == FLOAT
     assert module.double(x).dtype == HALF
     amp.initialize(small(), verbosity=0)
-    assert torch.sigmoid(x.half()).dtype == HALF, "registrations are for one initialize"
+    assert torch.sigmoid(x.half()).dtype == HALF, "registered after the next initialize"
     assert module.double is original
 
 
-def test_decorated_functions_do_nothing_outside():
+def test_decorated_functions_cast_only_under_amp():
     half, wide, widest = (
         decorate(lambda a, b: a + b)
         for decorate in (amp.half_function, amp.float_function, amp.promote_function)
@@ -475,7 +478,8 @@ def test_failing_block_leaves_earlier_gradients():
             torch.equal(p.grad, b)
             for p, b in zip(amp.master_params(optimizer), before, strict=True)
         )
-        _scale(model, optimizer)  # another one may begin
+        # Another block may begin.
+        _scale(model, optimizer)
 
 
 def test_gradients_of_two_scales_are_kept_apart():
@@ -485,7 +489,8 @@ def test_gradients_of_two_scales_are_kept_apart():
         with amp.scale_loss(model(x).sum() * 100, optimizer, delay_unscale=delay) as scaled_loss:
             scaled_loss.backward()
         if delay:
-            optimizer.zero_grad()  # gradients of another scale are gone
+            # Without this, gradients of two scales would be added up.
+            optimizer.zero_grad()
         with amp.scale_loss(model[3].bias.sum(), optimizer, loss_id=1) as scaled_loss:
             optimizer.zero_grad()
             scaled_loss.backward()
@@ -516,7 +521,7 @@ def test_a_group_that_is_added_later_is_stepped():
 
 
 class Shrinking:
-    """An optimizer around another, as LARC is: it changes gradients, and hands on the step."""
+    """An optimizer that wraps another one, as LARC does: it halves the gradients before a step."""
 
     def __init__(self, optimizer):
         self.optim = optimizer
@@ -530,7 +535,7 @@ class Shrinking:
         self.optim.step()
 
 
-def test_an_optimizer_that_wraps_another():
+def test_an_optimizer_that_wraps_another_is_accepted():
     for level in LEVELS:
         outcome = []
         for lr in (0.5, 0.25):
@@ -571,10 +576,10 @@ def test_momentum_from_before_initialize_is_kept():
     assert optimizer.param_groups[0]["params"][0] is model[0].weight
 
 
-# --- what is written down -------------------------------------------------------------------------
+# --- checkpoints and copies -----------------------------------------------------------------------
 
 
-def test_a_checkpoint_of_each_level_is_gone_on_with_in_each():
+def test_each_level_resumes_checkpoints_of_all_levels():
     for before, after in itertools.product(LEVELS, repeat=2):
         model, optimizer = trained(before)
         saved = copy.deepcopy((model.state_dict(), optimizer.state_dict(), amp.state_dict()))
@@ -620,8 +625,8 @@ def test_copied_half_model_is_independent(tmp_path):
             assert model(x).abs().sum() > 0
 
 
-def test_two_threads_train_beside_each_other():
-    """As apex's own, state and casts are of one thread; what one does, the other does not see."""
+def test_two_threads_train_independently():
+    """As in apex, the state and the casts belong to one thread, and do not affect another one."""
     meet = threading.Barrier(2)
 
     def train(level):

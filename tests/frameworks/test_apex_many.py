@@ -46,7 +46,7 @@ SETUPS = {
 
 
 @pytest.fixture(autouse=True)
-def torch_as_it_was() -> Iterator[None]:
+def reset_after_each_test() -> Iterator[None]:
     yield
     amp._deactivate()
     amp._amp_state.allow_incoming_model_not_fp32 = False
