@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from labkit.amp.casting.autocast import current
-from labkit.frameworks.fastai.basics import *  # noqa: F403 - as scripts of fastai's begin
+from labkit.frameworks.fastai.basics import *  # noqa: F403 - as in scripts for fastai
 from labkit.frameworks.fastai.basics import (
     SGD,
     Adam,
@@ -34,33 +34,42 @@ def same_numbers():
     torch.manual_seed(99)
 
 
-def two_layers(**given):
+def two_layers(**options):
+    """Return a learner of two linear layers; options are those of `synth_learner`."""
     model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
-    return synth_learner(**{"opt_func": partial(SGD, mom=0.0), "lr": 0.05, "model": model, **given})
+    defaults = {"opt_func": partial(SGD, mom=0.0), "lr": 0.05, "model": model}
+    return synth_learner(**{**defaults, **options})
 
 
 def by_layer(model):
+    """Return a parameter group for each layer; a splitter."""
     return [list(layer.parameters()) for layer in model]
 
 
 # --- the loop -------------------------------------------------------------------------------------
 
 
-class Listing(Callback):
-    """Write down every event, and cancel a part of the first training batch."""
+class RecordEvents(Callback):
+    """Record every event, and cancel one part of the training the first time that it begins.
+
+    Args:
+        cancel: the part, such as "batch"; None cancels nothing.
+    """
 
     def __init__(self, cancel=None):
         super().__init__()
         self.events = []
         self.cancel = cancel
         for event in core.EVENTS - {"after_create"}:
-            setattr(self, event, lambda event=event: self.hear(event))
+            setattr(self, event, lambda event=event: self.record(event))
 
-    def hear(self, event):
+    def record(self, event):
         self.events.append(event)
         if self.cancel is not None and event == f"before_{self.cancel}":
-            self.cancel, name = None, self.cancel.title()
-            raise getattr(core, f"Cancel{'Valid' if name == 'Validate' else name}Exception")
+            # fastai's exception for "validate" is CancelValidException
+            part = self.cancel.title().replace("Validate", "Valid")
+            self.cancel = None
+            raise getattr(core, f"Cancel{part}Exception")
 
 
 BATCH = [
@@ -78,26 +87,25 @@ TRAIN = ["before_train", *BATCH, "after_train"]
 EPOCH = ["before_epoch", *TRAIN, "before_validate", *VALID, "after_validate", "after_epoch"]
 
 
-def test_after_x_is_run_when_x_was_cancelled():
-    learn = synth_learner(n_trn=1, n_val=1, cbs=(listing := Listing()))
+def test_after_events_run_for_cancelled_parts():
+    recording = RecordEvents()
+    learn = synth_learner(n_trn=1, n_val=1, cbs=recording)
     learn.fit(2)
-    assert listing.events == ["before_fit", *EPOCH, *EPOCH, "after_fit"]
+    assert recording.events == ["before_fit", *EPOCH, *EPOCH, "after_fit"]
     for part in ("backward", "step", "batch", "train", "validate", "epoch", "fit"):
-        learn = synth_learner(n_trn=1, n_val=1, cbs=(listing := Listing(part)))
+        recording = RecordEvents(part)
+        learn = synth_learner(n_trn=1, n_val=1, cbs=recording)
         before = learn.model.a.item()
         learn.fit(1)
-        events = listing.events
-        assert events[events.index(f"before_{part}") + 1 :][:2] == [
-            f"after_cancel_{part}",
-            f"after_{part}",
-        ]
+        events = recording.events
+        after = events.index(f"before_{part}") + 1
+        assert events[after : after + 2] == [f"after_cancel_{part}", f"after_{part}"]
         assert events[-1] == "after_fit"
-        assert (learn.model.a.item() == before) == (part != "validate"), (
-            "nothing was learnt but where training went on"
-        )
+        # Only a cancelled validation leaves the one step of training.
+        assert (learn.model.a.item() == before) == (part != "validate")
 
 
-def test_a_line_is_found_and_recorded():
+def test_losses_of_each_epoch_are_recorded():
     learn = synth_learner(lr=0.02, opt_func=SGD)
     learn.fit(8)
     assert [len(row) for row in learn.recorder.values] == [2] * 8
@@ -105,25 +113,25 @@ def test_a_line_is_found_and_recorded():
     assert learn.recorder.values[0][1] > 0.1
     learn.dls = DataLoaders(learn.dls.train)
     learn.fit(1)
-    assert math.isnan(learn.recorder.values[0][1]), "without validation there is no loss of it"
+    assert math.isnan(learn.recorder.values[0][1]), "a loss without validation data"
 
 
-def test_what_a_callback_lacks_it_finds_in_its_learner():
-    class Peek(Callback):
+def test_a_callback_reads_attributes_of_its_learner():
+    class ReadLearner(Callback):
         def after_fit(self):
-            self.learn.seen = (self.lr, self.recorder.order, self.n_epoch)
+            self.learn.values = (self.lr, self.recorder.order, self.n_epoch)
 
-    learn = synth_learner(n_trn=1, lr=0.25, cbs=Peek)
+    learn = synth_learner(n_trn=1, lr=0.25, cbs=ReadLearner)
     learn.fit(3)
-    assert learn.seen == (0.25, 50, 3)
+    assert learn.values == (0.25, 50, 3)
     with pytest.raises(AttributeError, match="no learner to look it up in"):
         _ = Callback().nothing
     with pytest.raises(ValueError, match=r"unknown events.*before_stepp"):
         Callback(before_stepp=lambda self: None)
     learn.fit(
-        1, cbs=Callback(after_fit=lambda self: setattr(self.learn, "seen", "made of a function"))
+        1, cbs=Callback(after_fit=lambda self: setattr(self.learn, "values", "set by a function"))
     )
-    assert learn.seen == "made of a function"
+    assert learn.values == "set by a function"
     for targets, y in ((("target",), "target"), (("one", "other"), ("one", "other"))):
         learn.yb = targets
         assert learn.y == y
@@ -145,7 +153,7 @@ def test_norms_and_biases_do_not_decay():
     assert moved == [True, False, False, False]
 
 
-def test_a_method_that_no_event_calls_is_noticed():
+def test_a_misspelt_event_warns_with_the_right_name():
     for wrong, right in (("begin_fit", "before_fit"), ("after_btach", "after_batch")):
         with pytest.warns(
             UserWarning, match=rf"Old\.{wrong}: there is no such event, did you mean {right}\?"
@@ -153,7 +161,7 @@ def test_a_method_that_no_event_calls_is_noticed():
             type("Old", (Callback,), {wrong: lambda self: None})
 
 
-def test_what_is_not_trained_is_noticed():
+def test_parameters_in_no_group_and_frozen_models_warn():
     learn = two_layers(splitter=lambda m: list(m[0].parameters()))
     with pytest.warns(UserWarning, match="2 trainable parameters.*the first is '1.weight'"):
         learn.fit(1)
@@ -210,7 +218,7 @@ def test_decoupled_decay_of_sgd_shortens_the_weights_first():
     assert weight.item() == 2.0 * (1 - 0.125) - 0.5
 
 
-def test_rates_of_groups_and_what_is_written_under_each_name():
+def test_rates_of_groups_are_read_and_set_by_name():
     learn = two_layers(
         model=nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1), nn.Linear(1, 1)), splitter=by_layer
     )
@@ -441,52 +449,59 @@ MISUSES = {
 }
 
 
-def test_what_cannot_be_is_refused_in_words():
+def test_misuses_are_refused_with_a_message():
     assert not_refused(MISUSES) == {}
 
 
 # --- mixed precision ------------------------------------------------------------------------------
 
 
-class Seen(Callback):
-    """The dtypes that a callback sees before those of mixed precision, or after them."""
+class RecordDtypes(Callback):
+    """Record dtypes of the model, its inputs and its predictions, by event.
+
+    Args:
+        order: the place among the callbacks; those of mixed precision are between -55 and 65.
+    """
 
     def __init__(self, order):
         super().__init__()
         self.order = order
-        self.kinds = {}
-        seen = {
-            "before_fit": "model",
-            "before_batch": "x",
-            "after_pred": "pred",
-            "after_fit": "model",
-        }
-        for event, what in seen.items():
-            setattr(
-                self, event, lambda event=event, what=what: self.note(event, getattr(self, what))
-            )
+        self.dtypes = {}
 
-    def note(self, event, value):
-        self.kinds[event] = value[0].weight.dtype if isinstance(value, nn.Module) else value.dtype
+    def before_fit(self):
+        self.dtypes["before_fit"] = self.model[0].weight.dtype
+
+    def before_batch(self):
+        self.dtypes["before_batch"] = self.x.dtype
+
+    def after_pred(self):
+        self.dtypes["after_pred"] = self.pred.dtype
+
+    def after_fit(self):
+        self.dtypes["after_fit"] = self.model[0].weight.dtype
 
 
 def test_non_native_mixed_precision():
     half, wide = torch.float16, torch.float32
     for dynamic in (True, False):
-        before = Seen(-55)
-        after = Seen(65)
+        before = RecordDtypes(-55)
+        after = RecordDtypes(65)
         learn = two_layers(cbs=[fp16.ModelToHalf(), fp16.NonNativeMixedPrecision(dynamic=dynamic)])
         learn.fit(3, cbs=[before, after])
-        assert list(before.kinds.values()) == [wide, wide, half, half]
-        assert list(after.kinds.values()) == [half, half, wide, wide]
+        assert list(before.dtypes.values()) == [wide, wide, half, half]
+        assert list(after.dtypes.values()) == [half, half, wide, wide]
         scale = learn.non_native_mixed_precision.loss_scale
-        assert 1 < scale < 2**24 if dynamic else scale == 512
+        if dynamic:
+            assert 1 < scale < 2**24
+        else:
+            assert scale == 512
         for begin, end in zip(learn.recorder.values[0], learn.recorder.values[-1], strict=True):
             assert end < begin
-        assert not hasattr(learn, "seen"), "callbacks of one fit are gone after it"
+        # Callbacks that are passed to fit belong to the learner only during that fit.
+        assert not hasattr(learn, "record_dtypes")
 
 
-def test_momentum_survives_and_what_is_frozen_has_none():
+def test_momentum_survives_and_frozen_weights_have_none():
     learn = two_layers()
     learn.opt_func = partial(SGD, mom=0.9)
     learn.to_non_native_fp16()
@@ -518,10 +533,11 @@ def test_flat_masters_train_as_single_ones_do():
 
 
 @pytest.mark.parametrize("way", ["to_fp16", "to_non_native_fp16"])
-def test_an_inf_costs_a_step_and_half_the_scale(way):
+def test_an_inf_skips_a_step_and_halves_the_scale(way):
     learn = two_layers()
-    getattr(learn, way)(**({"init_scale": 64.0} if way == "to_fp16" else {"max_loss_scale": 64.0}))
-    seen = []
+    scale_option = "init_scale" if way == "to_fp16" else "max_loss_scale"
+    getattr(learn, way)(**{scale_option: 64.0})
+    weights_before_steps = []
     cancelled = Counter()
 
     class Injecting(Callback):
@@ -530,7 +546,7 @@ def test_an_inf_costs_a_step_and_half_the_scale(way):
         def before_step(self):
             if self.train_iter == 3:
                 next(self.model.parameters()).grad.fill_(math.inf)
-            seen.append([p.detach().clone() for p in self.model.parameters()])
+            weights_before_steps.append([p.detach().clone() for p in self.model.parameters()])
 
         def after_cancel_step(self):
             cancelled["step"] += 1
@@ -539,8 +555,9 @@ def test_an_inf_costs_a_step_and_half_the_scale(way):
             cancelled["batch"] += 1
 
     learn.fit(1, cbs=Injecting)
-    moved = [not all(map(torch.equal, one, other)) for one, other in itertools.pairwise(seen)]
-    assert [i for i, did in enumerate(moved) if not did] == [3]
+    pairs = itertools.pairwise(weights_before_steps)
+    moved = [not all(map(torch.equal, before, after)) for before, after in pairs]
+    assert [step for step, has_moved in enumerate(moved) if not has_moved] == [3]
     assert cancelled == {"step" if way == "to_fp16" else "batch": 1}
     scale = (
         learn.scaler.get_scale()
@@ -574,25 +591,26 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_after_a_cancelled_part_the_next_fit_is_a_plain_one(way):
-    """At each event, before and behind mixed precision, each exception that can be caught there."""
+def test_fit_after_a_cancelled_part_equals_a_plain_loop(way):
+    """At each event, callbacks before and after mixed precision raise each exception."""
     events = sorted(core.EVENTS - {"after_create"})
     kinds = ["Fit", "Train", "Epoch", "Batch", "Valid", "Step", "Backward"]
     for event, kind, order in itertools.product(events, kinds, (5, 20)):
         cancel = getattr(core, f"Cancel{kind}Exception")
-        spent = []
+        raised = []
 
-        def act(self, cancel=cancel, spent=spent):
-            if not spent:
-                spent.append(True)
+        def raise_once(self, cancel=cancel, raised=raised):
+            if not raised:
+                raised.append(True)
                 raise cancel
 
         learn = WAYS[way](two_layers(n_trn=2, n_val=1, splitter=by_layer))
-        callback = Callback(**{event: act})
+        callback = Callback(**{event: raise_once})
         callback.order = order
         try:
             learn.fit(1, cbs=callback)
-        except cancel:  # it left a part that does not catch it
+        except cancel:
+            # Only these events are outside of the part that catches the exception.
             assert kind != "Fit" or event in ("after_fit", "after_cancel_fit")
         own = [*learn.model.parameters()]
         case = (event, kind, order)
@@ -628,9 +646,7 @@ def test_cancelled_fit_keeps_its_weights():
 
 @pytest.mark.parametrize("opt_func", [partial(SGD, mom=0.9), partial(Adam, wd=0.3)])
 def test_flat_masters_keep_each_parameters_state_from_fit_to_fit(opt_func):
-    """Also where a part of the group was frozen in the first one, and has fewer steps; biases do
-    not decay.
-    """
+    """A weight that was frozen in the first fit has fewer steps. Biases do not decay."""
     ends = []
     for flat in (False, True):
         torch.manual_seed(7)
@@ -665,7 +681,7 @@ def test_flat_masters_of_groups_in_several_dtypes():
             assert master.dtype == torch.float32
             assert master.grad.dtype == torch.float32
             master.sub_(master.grad)
-    assert all(map(torch.equal, model.parameters(), before)), "no view into a master"
+    assert all(map(torch.equal, model.parameters(), before)), "a weight is a view into a master"
     fp16.to_model_params(model_pgs, master_pgs, flat_master=True)
     for i, (p, b) in enumerate(zip(model.parameters(), before, strict=True)):
         assert p.dtype == b.dtype
@@ -679,10 +695,8 @@ def test_flat_masters_of_groups_in_several_dtypes():
 
 
 @pytest.mark.parametrize("flat", [False, True])
-def test_what_a_callback_writes_into_weights_or_masters_stays(flat):
-    """It is written after the first step was copied into the model; the steps that
-    follow are tiny.
-    """
+def test_edits_of_weights_or_masters_by_a_callback_stay(flat):
+    """The callback writes after the first step was copied into the model; later steps are tiny."""
 
     class Write(Callback):
         order = 65
@@ -729,7 +743,7 @@ def test_to_fp32_undoes_every_conversion():
     assert not hasattr(learn.to_fp16(), "non_native_mixed_precision")
 
 
-def test_every_norm_stays_in_fp32_and_comes_back_with_the_rest():
+def test_conversion_keeps_every_norm_in_fp32():
     norms = [
         nn.BatchNorm1d(4),
         nn.GroupNorm(2, 4),

@@ -41,7 +41,7 @@ def tutorial():
 
         def build(self, x, y):
             y_pred = self.model(x)
-            self.seen = y_pred.dtype
+            self.dtype_of_prediction = y_pred.dtype
             loss = self.loss_fn(y_pred, y)
             loss.backward()
             return y_pred
@@ -49,16 +49,17 @@ def tutorial():
     return CustomGraph()
 
 
-def test_the_tutorial():
+def test_script_of_the_tutorial_trains():
     graph_model = tutorial()
     before = copy.deepcopy(graph_model.model)
     for _ in range(10):
         x = flow.randn(128, 256).to(DEVICE)
         y = flow.ones(128, 1, dtype=flow.int64).to(DEVICE)
         y_pred = graph_model(x, y)
-    assert graph_model.seen == flow.float16
+    assert graph_model.dtype_of_prediction == flow.float16
     assert not y_pred.requires_grad
-    assert y_pred[:, 1].mean() > before(x)[:, 1].mean(), "class 1 is what all targets are"
+    # All targets are class 1.
+    assert y_pred[:, 1].mean() > before(x)[:, 1].mean()
     assert all(p.grad is None for p in graph_model.model.parameters())
     assert "(MODULE:model:Sequential(" in repr(graph_model)
 
@@ -69,23 +70,36 @@ def test_the_tutorial():
 def line(
     steps=1, scaler=None, schedule=False, clip=None, amp=True, calls_backward=True, optimizers=1
 ):
-    """A graph that fits y = 0 by one weight of 1, so that a batch of ones has the gradient 2."""
+    """Return a graph that fits y = 0 by one weight of 1; a batch of ones has the gradient 2.
+
+    Args:
+        steps: number of micro-batches.
+        scaler: the grad scaler, or None.
+        schedule: whether a schedule halves the learning rate after each step.
+        clip: the norm at which gradients are clipped, or None.
+        amp: whether mixed precision is enabled.
+        calls_backward: whether `build` runs the backward pass.
+        optimizers: how often the optimizer is added.
+    """
     weight = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.ones_(weight.weight)
-    made = flow.optim.SGD([{"params": weight.parameters(), "clip_grad_max_norm": clip}], lr=0.25)
+    optimizer = flow.optim.SGD(
+        [{"params": weight.parameters(), "clip_grad_max_norm": clip}], lr=0.25
+    )
 
     class Line(nn.Graph):
-        def __init__(self):  # without super().__init__(), which OneFlow lets one leave out
+        # OneFlow does not require super().__init__().
+        def __init__(self):
             self.model = weight
             self.config.enable_amp(amp)
             self.config.set_gradient_accumulation_steps(steps)
             if scaler is not None:
                 self.set_grad_scaler(scaler)
             for _ in range(optimizers):
-                self.add_optimizer(
-                    made,
-                    lr_sch=flow.optim.lr_scheduler.StepLR(made, 1, gamma=0.5) if schedule else None,
-                )
+                lr_schedule = None
+                if schedule:
+                    lr_schedule = flow.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+                self.add_optimizer(optimizer, lr_sch=lr_schedule)
 
         def build(self, x):
             loss = self.model(x).float().square().mean()
@@ -96,7 +110,7 @@ def line(
     return Line()
 
 
-def test_a_graph_steps_zeroes_clips_and_steps_the_schedule():
+def test_a_graph_zeroes_clips_steps_and_schedules():
     graph = line(schedule=True)
     assert graph(torch.ones(4, 1)) == 1.0
     assert graph.model.weight.item() == 1 - 0.25 * 2
@@ -132,12 +146,14 @@ def test_skipped_step_still_calls_the_schedule(recwarn):
     assert not recwarn.list
 
 
-def test_gradients_from_elsewhere_do_not_count():
-    # without a dynamic one, nothing is checked
+def test_without_a_dynamic_scaler_no_gradient_is_checked():
     for scaler in (None, flow.amp.StaticGradScaler(8.0)):
         graph = line(scaler=scaler)
         graph(torch.full((4, 1), math.inf))
         assert not math.isfinite(graph.model.weight.item())
+
+
+def test_gradients_of_other_passes_are_discarded():
     graph = line(scaler=flow.amp.StaticGradScaler(8.0))
     graph.model.weight.grad = torch.ones(1, 1)
     graph(torch.ones(4, 1))
@@ -156,8 +172,11 @@ def test_a_graph_without_an_optimizer_predicts():
 
     graph = Predicting(nn.Linear(2, 3))
     out = graph(flow.randn(4, 2))
-    assert (out["y"].dtype, out["y"].requires_grad, out["none"]) == (flow.bfloat16, False, None)
-    assert (graph.training, graph.is_compiled) == (False, True)
+    assert out["y"].dtype == flow.bfloat16
+    assert not out["y"].requires_grad
+    assert out["none"] is None
+    assert not graph.training
+    assert graph.is_compiled
 
 
 def test_a_state_dict_is_loaded_before_the_first_call():
@@ -179,11 +198,15 @@ def test_a_state_dict_is_loaded_before_the_first_call():
     assert "(MODULE:layers[3]:Linear(" in repr(listed)
 
 
-# --- its casts are decided once -------------------------------------------------------------------
+# --- casts that are decided once ------------------------------------------------------------------
 
 
 class Building(nn.Graph):
-    """A graph with dropout, clipping and micro-batches; `ends` is what its `build` does last."""
+    """A graph with dropout, clipping and micro-batches.
+
+    Args:
+        ends: called with the loss at the end of `build`; returns the loss.
+    """
 
     def __init__(self, ends):
         torch.manual_seed(0)
@@ -207,8 +230,10 @@ class Building(nn.Graph):
 
 
 def trained(graph, steps=6):
-    """Return the weights, the running statistics, the scale and the last outputs; the third step
-    overflows.
+    """Train a graph, whose third step overflows.
+
+    Returns:
+        The weights, the running statistics, the scale and the last outputs.
     """
     numbers = torch.Generator().manual_seed(1)
     for i in range(steps):
@@ -219,35 +244,39 @@ def trained(graph, steps=6):
 
 
 class Counting:
-    """Return a loss as it is, and count how often; `looks`: look at its number, too."""
+    """A function that returns a loss unchanged, and counts its calls.
 
-    def __init__(self, looks=False):
+    Args:
+        reads: whether it reads the number in the loss, which a graph cannot do.
+    """
+
+    def __init__(self, reads=False):
         self.count = [0]
-        self.looks = looks
+        self.reads = reads
 
     def __call__(self, loss):
         self.count[0] += 1
-        assert not self.looks or loss.item() != 0.0
+        assert not self.reads or loss.item() != 0.0
         return loss
 
 
 def test_graph_replaces_build_after_two_calls(recwarn):
-    """Of what looks into a tensor there is no graph: eager autocast goes on."""
+    """A `build` that reads a number of a tensor has no graph, and runs eagerly in each call."""
     traced = Counting()
-    eager = Counting(looks=True)
-    once = trained(Building(lambda loss: traced(loss)))
-    anew = trained(Building(lambda loss: eager(loss)))
+    eager = Counting(reads=True)
+    by_graph = trained(Building(lambda loss: traced(loss)))
+    by_build = trained(Building(lambda loss: eager(loss)))
     assert traced.count == [2]
+    # Six steps of two micro-batches.
     assert eager.count == [12]
-    torch.testing.assert_close(once, anew, atol=0.0, rtol=0.0, equal_nan=True)
+    torch.testing.assert_close(by_graph, by_build, atol=0.0, rtol=0.0, equal_nan=True)
     (warning,) = {str(w.message) for w in recwarn.list}
-    assert f"{__file__}:{Counting.__call__.__code__.co_firstlineno + 2}" in warning, (
-        "it names the user's line"
-    )
+    # The warning names the line that reads the number.
+    assert f"{__file__}:{Counting.__call__.__code__.co_firstlineno + 2}" in warning
     assert "eager autocast is used" in warning
 
 
-def test_what_changes_after_the_first_calls_is_decided_anew(recwarn):
+def test_changes_after_the_first_calls_are_traced_again(recwarn):
     dtypes = {
         "another module": HALF,
         "another end": HALF,
@@ -255,7 +284,8 @@ def test_what_changes_after_the_first_calls_is_decided_anew(recwarn):
         "no AMP": flow.float32,
     }
     for how, dtype in dtypes.items():
-        graph = Building(ends := Counting())
+        ends = Counting()
+        graph = Building(ends)
         trained(graph, steps=2)
         assert ends.count == [2]
         if how == "another module":
@@ -268,11 +298,13 @@ def test_what_changes_after_the_first_calls_is_decided_anew(recwarn):
         assert ends.count > [2], how
         assert out["predicted"].shape == (8, 5 if how == "another module" else 3)
         assert out["predicted"].dtype == dtype, how
-    graph = Building(ends := Counting())
+    ends = Counting()
+    graph = Building(ends)
     for training in (True, False) * 8:
         graph.layers[2].train(training)
         trained(graph, steps=1)
-    assert ends.count == [4], "evaluation and training have a graph each"
+    # Evaluation and training have a graph each, which two calls decide.
+    assert ends.count == [4]
     assert not recwarn.list
 
 
@@ -295,7 +327,7 @@ def test_bare_parameter_is_trained():
     assert graph.weight.item() == 1 - 0.5 * (1.5 + 3.5)
 
 
-# --- what it refuses ------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 MISUSES = {
     "backoff": (
@@ -351,5 +383,5 @@ def _nested():
     return graph
 
 
-def test_what_oneflow_refuses_is_refused_in_words():
+def test_misuses_are_refused_with_a_message():
     assert not_refused(MISUSES) == {}
