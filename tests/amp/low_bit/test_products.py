@@ -416,8 +416,10 @@ def test_activation_checkpointing_changes_no_bit() -> None:
 
 
 def test_attention_norms_and_the_last_layer_stay_fp32() -> None:
-    """The last layer is the one that multiplies last, not the one declared last: its weight may be
-    that of the embedding, or a table of positions may be declared after it.
+    """Embeddings do not count as the last layer, since they multiply nothing.
+
+    The last layer may share its weight with an embedding, and a table of positions may be declared
+    after it.
     """
     q = torch.randn(1, 4, 8)
     x = torch.randn(3, 24)
