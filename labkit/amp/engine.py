@@ -398,7 +398,7 @@ class Engine:
         return self._gradients.clip(max_norm, norm_type, self._measure)
 
     def _measure(self, values: Sequence[Tensor], norm_type: float) -> Tensor:
-        """Return the total norm of gradients; a distributed engine asks the other processes."""
+        """Return the total norm of gradients, in a distributed engine over all processes."""
         return total_norm(values, norm_type)
 
     def gradients(self) -> dict[str, Tensor]:

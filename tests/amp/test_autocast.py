@@ -521,7 +521,7 @@ def test_only_casts_of_fp32_leaves_with_gradients_are_cached() -> None:
             assert region.cache.misses == 0, description
 
 
-def test_a_weight_at_the_address_of_a_dead_one_is_cast_anew() -> None:
+def test_a_weight_with_a_reused_address_is_cast_again() -> None:
     cache = CastCache()
     memory = np.zeros(1, np.float32)
     identities = set()

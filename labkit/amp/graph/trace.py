@@ -109,7 +109,7 @@ def trace(
     device = inputs[0].device if inputs else torch.device("cpu")
     random_state = _random_state()
     grad = torch.is_grad_enabled()
-    # If torch.compile is in use, a part of the network may be compiled: run it as it was written.
+    # A part of the network may be compiled, and a trace needs its Python code.
     uncompiled: AbstractContextManager[Any] = nullcontext()
     if "torch._dynamo" in sys.modules:
         uncompiled = torch.compiler.set_stance("force_eager")
