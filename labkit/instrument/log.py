@@ -52,8 +52,14 @@ IN_HALF_ONLY = frozenset(
         Kind.WEIGHT_DECAY_LOST,
     )
 )
-# optimizer states that each step multiplies by a decay factor
-DECAYING_STATES = ("exp_avg", "exp_avg_sq", "square_avg", "momentum_buffer")
+# optimizer state that each step multiplies by a decay factor -> the option that has the factor, and
+# its place if the option is a pair
+DECAYING_STATES: dict[str, tuple[str, int]] = {
+    "exp_avg": ("betas", 0),
+    "exp_avg_sq": ("betas", 1),
+    "square_avg": ("alpha", 0),
+    "momentum_buffer": ("momentum", 0),
+}
 # a GradScaler's initial scale; a scale as large as this may still be falling
 FIRST_SCALE = 2.0**16
 # consecutive skips at the end; after fewer, the scaler may still be searching for its scale
@@ -250,14 +256,14 @@ def _is_decoupled(optimizer: StatefulOptimizer, group: Mapping[str, Any]) -> boo
 
 def _lost_state_decay(group: Mapping[str, Any], key: str, state: Tensor) -> str:
     """Return a sentence if its decay leaves most of a state unchanged, else ""."""
-    if key == "exp_avg":
-        decay = float(group["betas"][0])
-    elif key == "exp_avg_sq":
-        decay = float(group["betas"][1])
-    elif key == "square_avg":
-        decay = float(group["alpha"])
-    else:
-        decay = float(group["momentum"])
+    option, place = DECAYING_STATES[key]
+    value = group.get(option)
+    if isinstance(value, Sequence):
+        value = value[place]
+    # an optimizer of another library may name the option differently
+    if not isinstance(value, int | float | Tensor):
+        return ""
+    decay = float(value)
     if not 0 < decay < 1:
         return ""
     share = _unchanged_share(state, decay)

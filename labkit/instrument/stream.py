@@ -216,7 +216,19 @@ class Stream:
             stack = ExitStack()
             self._open[source] = stack
             emitter = _Emitter(self, source)
-            stack.enter_context(guarded_context(source.open(emitter), emitter.failed, source.open))
+            opened = _opened(source, emitter)
+            stack.enter_context(guarded_context(opened, emitter.failed, source.open))
+
+
+@contextmanager
+def _opened(source: Source, emitter: _Emitter) -> Iterator[None]:
+    """Open a source for a block.
+
+    `source.open` is called when the context is entered, so that `guarded_context` also reports an
+    exception of this call.
+    """
+    with source.open(emitter):
+        yield
 
 
 class _Emitter:

@@ -199,6 +199,17 @@ def test_further_source_is_open_while_it_is_needed(monkeypatch: pytest.MonkeyPat
     assert got == ["StandInStepped", "opened: planted"]
 
 
+def test_source_that_cannot_open_ends_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(stream: Any) -> Any:
+        raise ValueError("planted")
+
+    monkeypatch.setattr(STREAM, "sources", (Source((StandInStepped,), fails), *STREAM.sources))
+    listener, got = recorder(StandInStepped, BackwardBegins)
+    with STREAM.subscribed(listener):
+        train()
+    assert got == ["fails: planted", "BackwardBegins"]
+
+
 def test_source_of_another_type_is_refused() -> None:
     with pytest.raises(TypeError, match="expected a Source, got function"):
         register_source(lambda stream: None)

@@ -150,6 +150,26 @@ def test_optimizer_settings_without_effect_are_findings():
     assert ("epsilon is zero", "3.bias", 0) in found
 
 
+class Unusual(torch.optim.Optimizer):
+    """An optimizer with a state of Adam's name, and without Adam's options."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1})
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["exp_avg_sq"] = p.grad.square()
+                p.data.sub_(group["lr"] * p.grad)
+
+
+def test_an_optimizer_without_the_options_of_adam_is_observed():
+    model = network()
+    found, report = train(model, every=1, optimizer=Unusual(model.parameters()))
+    assert found == set()
+    assert report.unseen == ()
+
+
 def test_a_scale_too_high_for_one_layer_is_a_finding():
     def overflows_in_fp16(x):
         return (x.half() * 2.0**4).float() * 2.0**-4

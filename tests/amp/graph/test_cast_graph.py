@@ -33,6 +33,7 @@ from labkit.amp import (
     ledger,
     register,
 )
+from labkit.amp.graph.trace import recording_functions
 from labkit.formats import BF16, E4M3, FP16, Format
 from labkit.gemm import half_storage
 from labkit.train import networks
@@ -486,6 +487,19 @@ def test_changes_between_calls_are_found_by_two_traces() -> None:
         UserWarning, match=r"it differs from call to call: .*test_cast_graph.py:\d+, in .*div"
     ):
         require_equal(Anneals(8, 8), edit=edit)
+
+
+def test_two_traces_that_overlap_restore_torchs_method() -> None:
+    original = vars(torch.autograd.Function)["apply"]
+    # As in two threads, the trace that began first ends first.
+    first = recording_functions()
+    second = recording_functions()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert vars(torch.autograd.Function)["apply"] is not original
+    second.__exit__(None, None, None)
+    assert vars(torch.autograd.Function)["apply"] is original
 
 
 def test_graph_writes_into_its_input_as_forward_does() -> None:
