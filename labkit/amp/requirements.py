@@ -55,7 +55,8 @@ PRODUCTS_LAYOUT: Layout = {
     ("products", "loss_size"): int | float,
     ("products", "generator"): Tensor,
 }
-_MOST_NAMES = 3  # in a message
+# names of weights or differences in a message
+_MOST_NAMES = 3
 _START_OVER = "To start over from its weights: engine.load_model(state['model'])."
 
 

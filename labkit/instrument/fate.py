@@ -24,12 +24,19 @@ from labkit.instrument.histogram import ExponentHistogram
 
 @dataclass(frozen=True)
 class Fate:
-    """Fractions (0 to 1) of the finite non-zero elements, by the effect of rounding to a format."""
+    """Fractions (0 to 1) of the finite non-zero elements, by the effect of rounding to a format.
 
-    underflowed: float  # rounded to zero
-    subnormal: float  # kept, with fewer significant bits than the format promises
-    normal: float  # kept in full precision
-    overflowed: float  # beyond the largest value
+    Attributes:
+        underflowed: rounded to zero.
+        subnormal: kept with fewer significant bits than normal numbers of the format have.
+        normal: kept with all significant bits of the format.
+        overflowed: beyond the largest number of the format.
+    """
+
+    underflowed: float
+    subnormal: float
+    normal: float
+    overflowed: float
 
 
 def fate(histogram: ExponentHistogram, format: FormatLike) -> Fate:

@@ -20,7 +20,8 @@ from labkit.formats.arguments import require_kind
 from labkit.instrument.counting import Counts, count_on_cpu, count_on_device
 from labkit.interop import format_of
 
-FP32_LOWEST_EXPONENT = -149  # 2^-149 is FP32's smallest subnormal (IEEE 754-2019, 3.6)
+# exponents of FP32's smallest subnormal and of its largest number (IEEE 754-2019, 3.6)
+FP32_LOWEST_EXPONENT = -149
 FP32_HIGHEST_EXPONENT = 127
 
 

@@ -68,8 +68,10 @@ PARTS = {
 # long form of a histogram: column -> type; the counts follow as one more column
 BINS = {"tensor": "<u2", "lo": "<i2", "length": "<u2", "zeros": "<i8", "non_finite": "<i8"}
 
-Key = tuple[str, str]  # kind of a tensor, and its name
-Digests = tuple[int, int]  # of a batch: of its bits in order, and in any order
+# kind of a tensor, and its name
+Key = tuple[str, str]
+# digests of a batch: of its bits in order, and in any order
+Digests = tuple[int, int]
 
 
 class NotARecording(ValueError):

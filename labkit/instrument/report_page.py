@@ -53,12 +53,17 @@ TITLES = {
     "activation gradients": "Gradients at the layers' outputs",
     "weight gradients": "Gradients of the parameters",
 }
-SHOWN = (-110, 60)  # exponents in a histogram, at most
-# Exponents that each histogram shows: those of FP16, subnormals included.
+# limits of the exponents that a histogram shows
+SHOWN = (-110, 60)
+# exponents that each histogram shows: those of FP16, subnormals included
 ALWAYS_SHOWN = (-26, 16)
-MANY_ROWS = 16  # a table with more of them scrolls
-LEAST = 0.001  # share that is worth a mention
-MOST_SKIPS = 400  # marks in the picture of the scale
+# a table with more rows scrolls
+MANY_ROWS = 16
+# share of gradients that is worth a mention
+LEAST = 0.001
+# marks of skipped steps in the picture of the scale
+MOST_SKIPS = 400
+# skipped steps that the page lists as text
 LISTED_SKIPS = 5
 STYLE = Path(__file__).with_suffix(".css")
 

@@ -147,7 +147,8 @@ class Stream:
         self.sources = sources
         self.listeners: tuple[Listener, ...] = ()
         self._observed: frozenset[type[Event]] = frozenset()
-        self._lock = RLock()  # models may be trained in several threads
+        # models may be trained in several threads
+        self._lock = RLock()
         self._subscriptions: list[tuple[Listener, tuple[Source, ...]]] = []
         self._open: dict[Source, ExitStack] = {}
 

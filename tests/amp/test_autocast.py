@@ -254,7 +254,8 @@ def test_dtypes_and_gradients_are_those_of_torchs_cuda_cases() -> None:
     for number, (group, name, function, args, kwargs, expected) in enumerate(rows):
         case = f"{group} {name}, row {number}"
         under_autocast = autocast()(partial(function, **kwargs))
-        with warnings.catch_warnings(action="ignore"):  # some rows are deprecated upstream
+        # Some of torch's rows are deprecated.
+        with warnings.catch_warnings(action="ignore"):
             if name in NOT_ON_A_CPU:
                 with pytest.raises((NotImplementedError, TypeError)):
                     under_autocast(*args)
@@ -456,7 +457,8 @@ def test_an_edit_in_a_region_invalidates_the_cached_cast() -> None:
     assert products == [2, 4]
     with autocast():
         x @ w
-        w.data = torch.full((2, 2), 3.0)  # other data behind the same parameter
+        # The parameter gets other memory.
+        w.data = torch.full((2, 2), 3.0)
         assert (x @ w)[0, 0].item() == 6
 
 

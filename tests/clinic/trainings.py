@@ -234,7 +234,8 @@ def has_half_lstm() -> bool:
     try:
         with bf16():
             nn.LSTM(2, 2)(torch.ones(1, 1, 2))
-    except RuntimeError:  # could not create a primitive descriptor
+    # oneDNN could not create a primitive descriptor
+    except RuntimeError:
         return False
     return True
 
@@ -284,7 +285,8 @@ class TinyGPT(nn.Module):
             nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width)
         )
         self.head = nn.Linear(width, vocab, bias=False)
-        self.head.weight = self.tokens.weight  # tied
+        # tied weights
+        self.head.weight = self.tokens.weight
 
     def forward(self, ids: Tensor) -> Tensor:
         t = ids.shape[1]
@@ -313,7 +315,8 @@ def transformer_masked() -> Case:
     warmup = torch.optim.lr_scheduler.LambdaLR(opt, lambda s: min(1.0, (s + 1) / 10))
     data = text()
     for tokens in data:
-        tokens[: len(tokens) // 2, -4:] = 0  # half of the rows end in padding
+        # half of the rows end in padding
+        tokens[: len(tokens) // 2, -4:] = 0
 
     def loss_of(tokens: Tensor) -> Tensor:
         logits = net(tokens[:, :-1])
@@ -457,7 +460,8 @@ def two_backward_passes() -> Case:
     def train_step(batch: Any) -> None:
         opt.zero_grad()
         with fp16():
-            outputs = net(batch[0])  # five classes, and a size
+            # logits of five classes, and a size
+            outputs = net(batch[0])
             first = F.cross_entropy(outputs[:, :5], batch[1])
             second = 0.1 * F.smooth_l1_loss(outputs[:, 5], batch[0].mean(1))
         scaler.scale(first).backward(retain_graph=True)
@@ -568,7 +572,8 @@ def row_is_empty() -> Case:
     net = TinyGPT()
     opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
     data = text()
-    data[6][0] = 0  # a sample of nothing but padding
+    # a sample that consists of padding only
+    data[6][0] = 0
 
     def loss_of(tokens: Tensor) -> Tensor:
         with bf16():
@@ -620,7 +625,8 @@ def one_region_for_all() -> Case:
 def optimizer_of_another() -> Case:
     net = mlp()
     opt = torch.optim.Adam(net.parameters(), lr=1e-3)
-    net = copy.deepcopy(net)  # as a wrapper or a conversion does
+    # as a wrapper or a conversion copies a model
+    net = copy.deepcopy(net)
     return usual(net, opt, classify(net), blobs(), enabled=False)
 
 

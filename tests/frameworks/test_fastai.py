@@ -327,6 +327,7 @@ def _frozen():
     return learn
 
 
+WEIGHT = nn.Parameter(torch.ones(1))
 MISUSES = {
     "no callback": (lambda: synth_learner(cbs=[3]), TypeError, "Callback of fastai.basics"),
     "hides x": (lambda: synth_learner(cbs=[X]), ValueError, "X would hide learn.x"),
@@ -387,7 +388,7 @@ MISUSES = {
         "got 'decay'",
     ),
     "a parameter in two groups": (
-        lambda: SGD([[p := nn.Parameter(torch.ones(1))], [p]], lr=0.1),
+        lambda: SGD([[WEIGHT], [WEIGHT]], lr=0.1),
         ValueError,
         "more than one parameter group",
     ),

@@ -248,7 +248,8 @@ def recorded(model: Callable[..., Any], inputs: tuple[Any, ...], region: Recordi
         stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
         for mode in (torch.no_grad(), half_storage(device), region):
             stack.enter_context(mode)
-        torch.manual_seed(0)  # the same dropout in both runs
+        # both runs drop the same elements
+        torch.manual_seed(0)
         try:
             model(*inputs)
         except RuntimeError as error:

@@ -33,7 +33,8 @@ _CONNECTION_ERRORS = (
     "remote process",
     "gloo",
 )
-_LONGEST_QUOTE = 200  # characters of the original message
+# characters of the original message that a RankLost quotes
+_LONGEST_QUOTE = 200
 
 
 class RankLost(RuntimeError):

@@ -21,7 +21,8 @@ from torch import Tensor
 from labkit.amp.loss_scaling.scaler import FP32_MAX, FP32_SMALLEST_NORMAL
 from labkit.amp.loss_scaling.unscale import by_device_and_dtype, stored_values
 
-_EPSILON = 1e-6  # torch's
+# the number that torch adds to the norm before it divides
+_EPSILON = 1e-6
 # A smaller factor might not be a normal FP32 number, so it is applied in two multiplications.
 _LEAST_FACTOR = 2.0**-100
 # norm types p for which FP64 holds |x|^p of every FP32 number x

@@ -23,7 +23,8 @@ from torch import Tensor
 from labkit.amp.loss_scaling.scaler import FP32_MAX, FP32_SMALLEST_NORMAL
 from labkit.formats.arguments import require_kind
 
-_WIDE = (torch.float32, torch.float64)  # may be unscaled in place
+# dtypes of gradients that may be unscaled in place
+_WIDE = (torch.float32, torch.float64)
 
 
 @torch.no_grad()

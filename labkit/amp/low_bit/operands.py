@@ -182,7 +182,8 @@ _BIAS = 127
 # masks of its exponent field and its significand field
 _EXPONENT = 0xFF << _POINT
 _FRACTION = (1 << _POINT) - 1
-_SMALLEST_SCALE = 1 << (_POINT - 1)  # the bits of 2^-127, the smallest number of E8M0
+# the bits of 2^-127, the smallest number of E8M0, which is subnormal in FP32
+_SMALLEST_SCALE = 1 << (_POINT - 1)
 
 
 def round_saturating(

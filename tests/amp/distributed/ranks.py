@@ -32,8 +32,10 @@ from labkit.frameworks import GradScaler, ShardedGradScaler
 from labkit.instrument import Report, ranks, watch
 from tests.slowness import slowness
 
-SECONDS = 60  # against a hang; multiplied by how slow the machine is
-STEPS = 2  # a third would have more digits than FP16
+# A rank that runs longer hangs, and is killed; multiplied by `slowness()`.
+SECONDS = 60
+# In a third step, the exact network would have more significant bits than FP16.
+STEPS = 2
 CASES: dict[str, Callable[[], Any]] = {}
 
 
