@@ -585,7 +585,7 @@ def _picture(
             outline += f"V{1 - heights.get(exponent, 0):.3f}h1"
         outline += "V1"
     return Picture(
-        description=_described(histogram, format),
+        description=_describe_shares(histogram, format),
         format=format.name,
         width=end - first,
         zones=zones,
@@ -594,7 +594,7 @@ def _picture(
     )
 
 
-def _described(histogram: ExponentHistogram, format: Format) -> str:
+def _describe_shares(histogram: ExponentHistogram, format: Format) -> str:
     """Return the shares of the zones as text, and what is in none of them."""
     shares = vars(fate(histogram, format))
     # half of what is worth a mention rounds to it

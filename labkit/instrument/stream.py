@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.instrument.events import Event, LossScaled, OptimizerLike
-from labkit.instrument.guard import Failed, described, guarded_context, name_of
+from labkit.instrument.guard import Failed, describe_failure, guarded_context, name_of
 from labkit.instrument.operations import in_backward
 from labkit.instrument.sources import SOURCES, Source
 from labkit.instrument.taps import tap
@@ -103,7 +103,7 @@ class StepObserver(Listener):
 
         The training continues.
         """
-        what = f"{described(where, error)} (first in step {self.step})"
+        what = f"{describe_failure(where, error)} (first in step {self.step})"
         self.failures.setdefault((where, type(error).__name__), what)
 
     def observes_model(self, model: nn.Module) -> bool:

@@ -300,7 +300,7 @@ class CallRecorder(TorchFunctionMode):
         self._nodes[id(tensor)] = (node, tensor)
         self.sources.append((node, tensor))
 
-    def finished(self, results: list[Any], grad: bool) -> fx.Graph:
+    def finish(self, results: list[Any], grad: bool) -> fx.Graph:
         """End the graph and return it.
 
         Args:

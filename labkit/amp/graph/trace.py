@@ -133,7 +133,7 @@ def trace(
         )
     if recorder.problem:
         return TracedCall(out, None, [], recorder.problem)
-    graph = recorder.finished(results, grad)
+    graph = recorder.finish(results, grad)
     lines = [
         TraceLine(node.target, repr((node.args, node.kwargs)), tuple(node.meta.values()))
         for node in graph.nodes

@@ -1,10 +1,9 @@
 """Groups of parameters with their own options, and one flat master tensor for each group.
 
 Idea: a group is what torch.optim takes, a dict of parameters and options, named over the model's
-own parameters; `Weights` replaces them by their masters. An elementwise optimizer does not care
-where one parameter ends and the next begins. So a group's masters may lie one after another in one
-flat tensor, each parameter is a view into it, and the optimizer's state is cut the same way when it
-is written down.
+own parameters; `Weights` replaces them by their masters. An elementwise optimizer treats each
+number alone. So the masters of a group may lie one after another in one flat tensor, into which
+each parameter is a view. The optimizer's state is split in the same way when it is saved.
 
 Invariant: every parameter of the model is in exactly one group. A saved state is the same with flat
 masters and without, so either can be loaded by the other.
