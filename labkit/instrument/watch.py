@@ -148,7 +148,7 @@ def watch(
         raise ValueError(f"every: expected a positive integer, got {every!r}")
     if against_fp32_every is None:
         against_fp32_every = math.ceil(FP32_EVERY / every) * every
-    elif against_fp32_every % every:
+    elif against_fp32_every < 0 or against_fp32_every % every:
         raise ValueError(
             f"against_fp32_every: expected 0 or a multiple of every={every}, got "
             f"{against_fp32_every}"

@@ -361,6 +361,12 @@ def test_invalid_arguments_of_a_watch_are_refused():
             Net(),
             {"every": 30, "against_fp32_every": 50},
         ),
+        (
+            ValueError,
+            "expected 0 or a multiple of every=50, got -50",
+            Net(),
+            {"against_fp32_every": -50},
+        ),
     ):
         with pytest.raises(error, match=message):
             watch(model, **options)
