@@ -82,7 +82,9 @@ def hoist(graph: fx.Graph) -> list[Call]:
     links: list[Call] = []
     sources = [node for node in graph.nodes if node.op == "placeholder"]
     for weight in sources:
-        if not weight.meta["source"].weight or any(_writes(user) for user in weight.users):
+        source = weight.meta["source"]
+        # a weight that is written between two uses has two values
+        if not source.weight or source.written:
             continue
         casts = [node for node in weight.users if is_cast(node) and node.meta["call"].cast]
         if len(casts) < 2:

@@ -489,6 +489,33 @@ def test_changes_between_calls_are_found_by_two_traces() -> None:
         require_equal(Anneals(8, 8), edit=edit)
 
 
+def test_weight_that_forward_writes_is_cast_for_each_use() -> None:
+    class Halves(nn.Linear):
+        """A layer that is applied twice, and whose weight is halved in between."""
+
+        def __init__(self, part: Callable[[Tensor], Tensor]) -> None:
+            super().__init__(8, 8)
+            self.part = part
+
+        def forward(self, x: Tensor) -> Tensor:
+            before = super().forward(x)
+            with torch.no_grad():
+                self.part(self.weight).mul_(0.5)
+            return before + super().forward(x)
+
+    for part in (lambda w: w, lambda w: w.view(-1), lambda w: w[0], lambda w: w.T):
+        eager = Halves(part)
+        other = copy.deepcopy(eager)
+        graph = CastGraph(other, FP16)
+        x = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
+        for _ in range(4):
+            with half_storage("cpu"), autocast():
+                expected = eager(x)
+            with half_storage("cpu"), autocast():
+                assert torch.equal(graph(x), expected)
+        assert graph.decided.run is not None
+
+
 def test_two_traces_that_overlap_restore_torchs_method() -> None:
     original = vars(torch.autograd.Function)["apply"]
     # As in two threads, the trace that began first ends first.
