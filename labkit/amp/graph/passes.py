@@ -14,6 +14,7 @@ from typing import TypeGuard
 
 import torch
 from torch import Tensor, fx
+from torch.utils._pytree import tree_leaves
 
 from labkit.amp.casting.casts import Cast
 from labkit.amp.graph.recorder import METHODS, Call
@@ -66,11 +67,36 @@ def _earlier_with_same_value(node: fx.Node, casts: _Casts) -> fx.Node | None:
     if is_cast(source) and _dtype(source) is torch.float32:
         first = _input(source)
         if _dtype(first) is to:
-            return first if casts.get((first, torch.float32)) is source else None
+            unwritten = casts.get((first, torch.float32)) is source
+            return first if unwritten and _adds_up_alike(first, source, node) else None
     # the same cast of an input again; a cast with a gradient is not shared
     if source.op == "placeholder" and not source.meta["source"].gradient:
         return casts.get((source, to))
     return None
+
+
+def _adds_up_alike(first: fx.Node, wide: fx.Node, node: fx.Node) -> bool:
+    """Return whether gradients add up to the same bits if `first` replaces `node`.
+
+    Args:
+        first: an FP16 or BF16 tensor.
+        wide: its cast to FP32.
+        node: the cast of `wide` back to the format of `first`.
+    """
+    # the gradients of several uses of `wide` are added up in FP32
+    if _number_of_uses(wide) > 1:
+        return False
+    # those of several uses of `node` are added up before those of other uses of `first`
+    return _number_of_uses(node) <= 1 or _number_of_uses(first) <= 1
+
+
+def _number_of_uses(node: fx.Node) -> int:
+    """Return how often a node is an argument; an operation may have it twice."""
+    uses = 0
+    for user in node.users:
+        arguments = tree_leaves((user.args, user.kwargs))
+        uses += sum(argument is node for argument in arguments)
+    return uses
 
 
 def hoist(graph: fx.Graph) -> list[Call]:

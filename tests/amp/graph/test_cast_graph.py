@@ -489,6 +489,64 @@ def test_changes_between_calls_are_found_by_two_traces() -> None:
         require_equal(Anneals(8, 8), edit=edit)
 
 
+class RandomNetwork(nn.Module):
+    """A network of eight operations on earlier values, drawn from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+        self.register_buffer("buffer", torch.randn(4, 4))
+        self.seed = seed
+
+    def forward(self, x: Tensor) -> Tensor:
+        operations = [
+            lambda a, _: self.first(a),
+            lambda a, _: self.second(a),
+            lambda a, _: a.half(),
+            lambda a, _: a.float(),
+            lambda a, _: a.half().float(),
+            lambda a, _: a.exp().clamp(max=2),
+            lambda a, _: a.clone().mul_(0.5),
+            lambda a, _: a.softmax(-1),
+            lambda a, b: a + b,
+            lambda a, b: torch.cat([a, b])[:4],
+            lambda a, b: (a @ b).clamp(-2, 2),
+        ]
+        # the same draws in each call
+        draws = random.Random(self.seed)
+        values = [x, self.buffer]
+        for _ in range(8):
+            operation = draws.choice(operations)
+            values.append(operation(draws.choice(values), draws.choice(values)))
+        return sum(value.float() for value in values[2:])
+
+
+def test_random_networks_are_bit_equal_under_a_graph() -> None:
+    """Casts that a network makes by itself meet those of autocast in all orders."""
+    for seed in range(120):
+        torch.manual_seed(seed)
+        network = RandomNetwork(seed)
+        other = copy.deepcopy(network)
+        graph = CastGraph(other, FP16)
+        dtype = torch.float16 if seed % 3 == 0 else torch.float32
+        for _ in range(3):
+            inputs = torch.randn(4, 4).to(dtype)
+            results = []
+            for call, model in ((network, network), (graph, other)):
+                model.zero_grad()
+                x = inputs.clone().requires_grad_(seed % 2 == 0)
+                with half_storage("cpu"), autocast():
+                    y = call(x)
+                if y.requires_grad:
+                    y.sum().backward()
+                gradients = [t.grad for t in (*model.parameters(), x) if t.grad is not None]
+                results.append([y.detach(), *gradients])
+            assert len(results[0]) == len(results[1]), seed
+            assert all(map(torch.equal, *results)), seed
+        assert graph.decided.run is not None, (seed, graph.why)
+
+
 def test_weight_that_forward_writes_is_cast_for_each_use() -> None:
     class Halves(nn.Linear):
         """A layer that is applied twice, and whose weight is halved in between."""
