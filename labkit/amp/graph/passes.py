@@ -5,7 +5,8 @@ weight with several uses once, before the first use, as autocast's cache does.
 
 Invariant: values and gradients stay equal bit for bit. So a differentiable cast is not shared: each
 use of a weight keeps a link of its own to the FP32 weight, where gradients are added up in FP32.
-(If FP16 gradients were added up before the cast, small ones would be swallowed.)
+(If FP16 gradients were added up before the cast, small ones would be swallowed.) For the same
+reason, a pair of casts stays if other operations use the FP32 tensor between them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ _Casts = dict[tuple[fx.Node, torch.dtype | None], fx.Node]
 
 def cancel(graph: fx.Graph) -> list[Call]:
     """Remove casts that restore an earlier value, and repeated ones without a gradient.
+
+    A cast stays if without it, gradients would be added up in another order or another format.
 
     Returns:
         The casts that were removed.
