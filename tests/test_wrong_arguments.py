@@ -290,7 +290,7 @@ VALID |= {
     "amp.promote_function": lambda: {"target": "relu"},
     "amp.register": lambda: {"target": "relu", "rule": amp.Rule.DENY},
     "amp.layer_scales": lambda: {"model": nn.Sequential(nn.Linear(1, 1)), "log2_scales": {"0": 1}},
-    "amp.rotate": lambda: {"tensor": torch.ones(2, 16), "axis": 1},
+    "amp.rotate": lambda: {"tensor": torch.ones(2, 16), "axis": -1},
     "amp.step_report": lambda: {"decision": decision()},
     "amp.store_rounded": lambda: {
         "wide": torch.ones(2),

@@ -78,8 +78,8 @@ class Boundary:
         except (TypeError, AttributeError) as error:
             _require_tensors(type(self.model).__name__, (*args, *kwargs.values()), error)
             raise
-        # A dataclass argument was copied. What the model wrote into the copy, such as a state,
-        # belongs into the caller's object.
+        # A dataclass argument was copied. The caller expects what the model wrote into it, such as
+        # a state, in the original object.
         for copied in copies:
             copied.write_back(self.result)
         results = mapped_anywhere(self.result, out)
@@ -116,7 +116,9 @@ class Boundary:
 
     def _argument(self, tensor: Tensor) -> Tensor:
         """Return an argument in the model's dtype, unless that makes a finite number infinite."""
-        if not tensor.is_floating_point() or tensor.dtype is self.dtype is torch.float32:
+        if not tensor.is_floating_point():
+            return tensor
+        if tensor.dtype is torch.float32 and self.dtype is torch.float32:
             return tensor
         self._arguments += 1
         kind = ("argument", self._arguments, tensor.dim())

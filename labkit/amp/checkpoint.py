@@ -181,12 +181,12 @@ def generators() -> dict[str, Any]:
     }
 
 
-def set_generators(stored: Mapping[str, Any]) -> None:
+def set_generators(states: Mapping[str, Any]) -> None:
     """Restore the states that `generators` returned; CUDA's only if as many GPUs are available."""
-    torch.set_rng_state(stored["torch"].cpu())
-    if stored["cuda"] and torch.cuda.device_count() == len(stored["cuda"]):
-        torch.cuda.set_rng_state_all([state.cpu() for state in stored["cuda"]])
-    name, keys, *rest = stored["numpy"]
+    torch.set_rng_state(states["torch"].cpu())
+    if states["cuda"] and torch.cuda.device_count() == len(states["cuda"]):
+        torch.cuda.set_rng_state_all([state.cpu() for state in states["cuda"]])
+    name, keys, *rest = states["numpy"]
     np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002
-    version, numbers, gauss = stored["python"]
+    version, numbers, gauss = states["python"]
     random.setstate((version, tuple(numbers), gauss))

@@ -110,13 +110,13 @@ class Ema:
         Raises:
             ValueError: the names or shapes of the parameters differ.
         """
-        stored = state["averages"]
-        stored_shapes = {name: average.shape for name, average in stored.items()}
+        new_averages = state["averages"]
+        new_shapes = {name: average.shape for name, average in new_averages.items()}
         own_shapes = {name: average.shape for name, average in self.averages.items()}
-        if stored_shapes != own_shapes:
+        if new_shapes != own_shapes:
             raise ValueError(
                 "this average is of another network: names or shapes of its parameters differ"
             )
         self.decay = state["decay"]
         for name, average in self.averages.items():
-            average.copy_(stored[name])
+            average.copy_(new_averages[name])

@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, ClassVar
 
 import torch
@@ -186,6 +186,7 @@ class Engine:
         )
 
     def _require_known(self) -> None:
+        """Refuse a layer that was added to the model after the engine was made."""
         require_known(uncompiled(self.model), self.weights.ids)
 
     @property
@@ -269,6 +270,7 @@ class Engine:
         self.optimizer.register_step_pre_hook(before_step)
 
     def _refuse_foreign_step(self) -> None:
+        """Raise an error if the optimizer is stepped by hand while its gradients are scaled."""
         if self.weights.stepping or not self._gradients.has_pending:
             return
         if self.weights.has_copies or self._scale != 1:
@@ -396,7 +398,7 @@ class Engine:
         return self._gradients.clip(max_norm, norm_type, self._measure)
 
     def _measure(self, values: Sequence[Tensor], norm_type: float) -> Tensor:
-        """Return the total norm of gradients; a distributed engine asks the other processes."""
+        """Return the total norm of gradients, in a distributed engine over all processes."""
         return total_norm(values, norm_type)
 
     def gradients(self) -> dict[str, Tensor]:
@@ -496,6 +498,7 @@ class Engine:
         return report
 
     def _omitted(self, why: str) -> StepReport:
+        """Return the report of a step that was left out, with the counters unchanged."""
         return StepReport(
             stepped=False,
             found_inf=False,
@@ -519,12 +522,16 @@ class Engine:
             reads_weights = True
             suspects += [*self.weights.model_weights, self._loss]
         magnitudes = largest_magnitudes(suspects) if suspects else []
-        groups = (edits or [], self._boundary.unread, self._ranges.pending, magnitudes)
-        scalars = list(chain(*groups))
-        # the values come back in the order of the groups
+        edit_flags = edits or []
+        inner_losses = self._boundary.unread
+        ranges = self._ranges.pending
+        scalars = [*edit_flags, *inner_losses, *ranges, *magnitudes]
+        # the values are in the order of the scalars, and are taken off in that order
         values = iter(self._gradients.read_found_inf(scalars))
-        edited, inner_losses, ranges, sizes = (list(islice(values, len(part))) for part in groups)
-        self._boundary.record(inner_losses)
+        is_edited = any(list(islice(values, len(edit_flags))))
+        self._boundary.record(list(islice(values, len(inner_losses))))
+        beyond_range = self._ranges.record(list(islice(values, len(ranges))))
+        sizes = list(values)
         culprits = None
         if named:
             culprits = not_finite(named, sizes)
@@ -534,8 +541,9 @@ class Engine:
             *weight_sizes, loss_size = sizes[len(named) :]
             bad_weights = not_finite(self.weights.stepped_names, weight_sizes)
         return StepInspection(
-            edited=edits is None or any(edited),
-            beyond_range=self._ranges.record(ranges),
+            # without flags, the weights are on another device
+            edited=edits is None or is_edited,
+            beyond_range=beyond_range,
             culprits=culprits,
             bad_weights=bad_weights,
             loss_size=loss_size,
@@ -579,7 +587,7 @@ class Engine:
                 which the step uses if the next backward does not reach it: momentum and weight
                 decay still change it.
         """
-        zeros = {} if set_to_none else self._gradients.reached()
+        zeros = {} if set_to_none else self._gradients.gradient_layouts()
         self.weights.zero_grad()
         self._gradients = StepGradients(self.weights, zeros)
         self._ranges.forget()
@@ -625,7 +633,7 @@ class Engine:
         require_keys(state)
         require_layout(state)
         require_same(self._state(), state)
-        scalers = [as_scaler(stored) for stored in state["scalers"]]
+        scalers = [as_scaler(scaler) for scaler in state["scalers"]]
         products: Mapping[str, Any] | None = None
         if self.products is not None:
             require_layout(state, PRODUCTS_LAYOUT)
@@ -641,6 +649,7 @@ class Engine:
         self.skips_in_a_row = skips
         self.weights.zero_grad()
         self._gradients = StepGradients(self.weights)
+        self._ranges.forget()
 
     def fp32_model(self, averages: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
         """Return the model's state dict in FP32, with the precision of the masters.
@@ -687,9 +696,9 @@ class Engine:
     def _require_range(self, state: Mapping[str, Any]) -> None:
         """Refuse a state dict with a number that would become inf in the model's dtypes."""
         for name, own in uncompiled(self.model).state_dict().items():
-            stored = state[name]
-            if isinstance(own, Tensor) and isinstance(stored, Tensor):
-                require_range(f"{name!r} of this state dict", stored, own.dtype)
+            value = state[name]
+            if isinstance(own, Tensor) and isinstance(value, Tensor):
+                require_range(f"{name!r} of this state dict", value, own.dtype)
 
     @contextmanager
     def _loading(

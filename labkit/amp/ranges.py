@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.amp.loss_scaling.unscale import largest_magnitude, read_scalars, stored
+from labkit.amp.loss_scaling.unscale import largest_magnitude, read_scalars, stored_values
 
 # magnitudes that wait for a step, before they are read without one
 MOST_PENDING = 256
@@ -58,7 +58,7 @@ class RangeMemory:
             return reaches_beyond(tensor, dtype)
         if kind not in self._beyond:
             self._beyond[kind] = reaches_beyond(tensor, dtype)
-        elif not self._beyond[kind] and stored(tensor).numel():
+        elif not self._beyond[kind] and stored_values(tensor).numel():
             # After many forward passes without a step, read what is pending, so that memory is
             # bounded.
             if len(self._pending) >= MOST_PENDING:
@@ -121,10 +121,10 @@ def reaches_beyond(mask: Any, dtype: torch.dtype) -> bool:
         not isinstance(mask, Tensor)
         or mask.dtype is not torch.float32
         or mask.is_meta
-        or not stored(mask).numel()
+        or not stored_values(mask).numel()
     ):
         return False
-    size = float(largest_magnitude(stored(mask.detach())))
+    size = float(largest_magnitude(stored_values(mask.detach())))
     if not math.isfinite(size):
         size = float(_largest_finite(mask))
     return size >= infinite_from(dtype)
@@ -146,4 +146,4 @@ def infinite_from(dtype: torch.dtype) -> float:
 @torch.no_grad()
 def _largest_finite(tensor: Tensor) -> Tensor:
     """Return the largest magnitude among a tensor's finite numbers, a scalar on its device."""
-    return largest_magnitude(stored(tensor.detach()).nan_to_num(0.0, 0.0, 0.0))
+    return largest_magnitude(stored_values(tensor.detach()).nan_to_num(0.0, 0.0, 0.0))

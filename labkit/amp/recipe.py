@@ -118,6 +118,11 @@ class Recipe:
 
     def _contradictions(self) -> Iterator[str]:
         """Yield a sentence on each pair of values that contradict each other."""
+        yield from self._contradictions_of_weights()
+        yield from self._contradictions_of_products()
+
+    def _contradictions_of_weights(self) -> Iterator[str]:
+        """Yield contradictions about the formats of model, masters and optimizer."""
         if self.model not in (FP32, FP16, BF16):
             yield (
                 f"expected a model in FP32, FP16 or BF16, got {self.model.name}. "
@@ -146,6 +151,9 @@ class Recipe:
                 "in FP32. Take a 16-bit model, optimizer=FP32 and master_weights=False, or "
                 "rounding=NEAREST."
             )
+
+    def _contradictions_of_products(self) -> Iterator[str]:
+        """Yield contradictions about gradients, matrix products and graphs of casts."""
         if self.gradient_format is not None and self.autocast is None:
             yield (
                 f"gradient_format={self.gradient_format.name} is the format that autocast rounds "
@@ -230,7 +238,7 @@ class Recipe:
     ) -> Iterator[AbstractContextManager[Any]]:
         """Yield the modes that a forward pass runs under, outermost first."""
         if products is not None:
-            yield products.begun()
+            yield products.begin_forward()
         if self.tf32:
             yield tf32_products(device)
         yield half_storage(device, self.accumulator)

@@ -55,7 +55,8 @@ PRODUCTS_LAYOUT: Layout = {
     ("products", "loss_size"): int | float,
     ("products", "generator"): Tensor,
 }
-_MOST_NAMES = 3  # in a message
+# names of weights or differences in a message
+_MOST_NAMES = 3
 _START_OVER = "To start over from its weights: engine.load_model(state['model'])."
 
 
@@ -179,35 +180,37 @@ def require_loss(loss: object) -> None:
 
 def require_loss_id(loss_id: int, losses: int) -> None:
     """Raise an IndexError unless 0 <= loss_id < losses."""
-    if not 0 <= loss_id < losses:
+    if loss_id < 0:
+        raise IndexError(f"expected a loss_id of 0 or more, got {loss_id}.")
+    if loss_id >= losses:
         raise IndexError(
             f"expected loss_id below {losses}, the engine's losses, got {loss_id}. "
             f"Construct the engine with losses={loss_id + 1}."
         )
 
 
-def require_same_network(own: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
+def require_same_network(own: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     """Raise an error for weights of another network.
 
     Args:
         own: the state dict of the model.
-        stored: the state dict to be loaded.
+        state: the state dict to be loaded.
 
     Raises:
         ValueError: the message lists the names or shapes that differ.
     """
     shapes: list[str] = []
     for name, tensor in own.items():
-        if not isinstance(tensor, Tensor) or name not in stored:
+        if not isinstance(tensor, Tensor) or name not in state:
             continue
-        other = stored[name]
+        other = state[name]
         if not isinstance(other, Tensor):
             raise ValueError(f"{name!r}: expected a tensor, got {describe_value(other)}.")
         if other.shape != tensor.shape:
             shapes.append(f"{name}: {tuple(other.shape)} for {tuple(tensor.shape)}")
     for what, names in (
-        ("lacks", [name for name in own if name not in stored]),
-        ("has what the model lacks:", [name for name in stored if name not in own]),
+        ("lacks", [name for name in own if name not in state]),
+        ("has what the model lacks:", [name for name in state if name not in own]),
         ("has other shapes:", shapes),
     ):
         if names:
@@ -254,19 +257,19 @@ def require_layout(state: Mapping[str, Any], layout: Layout = STATE_LAYOUT) -> N
             )
 
 
-def as_scaler(stored: object) -> ScalerState:
+def as_scaler(values: object) -> ScalerState:
     """Return the scaler that a state describes.
 
     Raises:
         ValueError: its values do not describe a scaler.
     """
     names = {field.name for field in fields(ScalerState)}
-    if not isinstance(stored, Mapping) or not stored.keys() <= names or "scale" not in stored:
+    if not isinstance(values, Mapping) or not values.keys() <= names or "scale" not in values:
         raise ValueError(
             f"this state is damaged: expected a scaler with {', '.join(sorted(names))}, got "
-            f"{describe_value(stored)}. Load an older one."
+            f"{describe_value(values)}. Load an older one."
         )
-    return ScalerState(**stored)
+    return ScalerState(**values)
 
 
 def require_same(current: Mapping[str, Any], state: Mapping[str, Any]) -> None:
@@ -288,8 +291,8 @@ def require_same(current: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     _require_equal(current["policy"], state["policy"], "with other autocast lists")
     # two values of one name may differ, such as two descriptions of one GPU
     own = current["recipe"]["fields"]
-    for part, stored in state["recipe"]["fields"].items():
-        _require_equal(own.get(part, {}), stored, f"with another {part} of the same name")
+    for part, saved in state["recipe"]["fields"].items():
+        _require_equal(own.get(part, {}), saved, f"with another {part} of the same name")
     if len(current["scalers"]) != len(state["scalers"]):
         raise ValueError(
             f"expected a state with {len(current['scalers'])} losses, got one with "
@@ -313,9 +316,9 @@ def _group_sizes(state: Mapping[str, Any]) -> list[int]:
     return [len(group["params"]) for group in state["weights"]["optimizer"]["param_groups"]]
 
 
-def _require_equal(current: Mapping[str, Any], stored: Mapping[str, Any], how: str) -> None:
+def _require_equal(current: Mapping[str, Any], saved: Mapping[str, Any], how: str) -> None:
     """Raise a ValueError if a part of a state was saved with other values."""
-    differences = _differences(stored, current)
+    differences = _differences(saved, current)
     if differences:
         raise ValueError(
             f"it was saved {how}: {_some(differences)}. Build the engine with the same one. "
@@ -323,12 +326,12 @@ def _require_equal(current: Mapping[str, Any], stored: Mapping[str, Any], how: s
         )
 
 
-def _differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+def _differences(saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
     # these do not affect the numbers
-    keys = sorted((stored.keys() | current.keys()) - {"name", "fields", "graph"})
+    keys = sorted((saved.keys() | current.keys()) - {"name", "fields", "graph"})
     different: list[str] = []
     for key in keys:
-        was = stored.get(key)
+        was = saved.get(key)
         now = current.get(key)
         if isinstance(was, Mapping) and isinstance(now, Mapping):
             different += [f"{key}.{inner}" for inner in _differences(was, now)]

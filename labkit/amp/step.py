@@ -123,13 +123,16 @@ class StepGradients:
     ) -> None:
         self.weights = weights
         self.zeros = dict(zeros or {})
-        created: list[tuple[nn.Parameter, Tensor, int]] = []
+        zeros_in_model: list[tuple[nn.Parameter, Tensor, int]] = []
         for parameter, layout in self.zeros.items():
             parameter.grad = torch.zeros_like(parameter, layout=layout)
-            created.append((parameter, parameter.grad, parameter.grad._version))
-        # the zeros that are in the model until the first backward
-        self._created = _ModelGradients(0, 1.0, created) if created else None
-        self._reached = list(self.zeros.items())
+            zeros_in_model.append((parameter, parameter.grad, parameter.grad._version))
+        # the zeros that are in the model until the first backward; None without any
+        self._zeros_in_model: _ModelGradients | None = None
+        if zeros_in_model:
+            self._zeros_in_model = _ModelGradients(0, 1.0, zeros_in_model)
+        # parameters that had a gradient since zero_grad, each with the layout of its gradient
+        self._layouts = list(self.zeros.items())
         self.stage = Stage.SCALED
         self.found_inf: dict[int, bool] = {}
         self.maybe_changed = False
@@ -172,13 +175,13 @@ class StepGradients:
             (p, p.grad, p.grad._version) for p in self.weights.model_weights if p.grad is not None
         ]
         self._in_model = _ModelGradients(loss_id, scale, gradients)
-        self._created = None
-        self._reached += [(p, gradient.layout) for p, gradient, _ in gradients]
+        self._zeros_in_model = None
+        self._layouts += [(p, gradient.layout) for p, gradient, _ in gradients]
 
-    def reached(self) -> dict[nn.Parameter, torch.layout]:
+    def gradient_layouts(self) -> dict[nn.Parameter, torch.layout]:
         """Return parameter -> layout of its gradient, for those with a gradient since zero_grad."""
         in_model = [(p, p.grad.layout) for p in self.weights.model_weights if p.grad is not None]
-        return dict(self._reached + in_model)
+        return dict(self._layouts + in_model)
 
     def _collect(self) -> None:
         """Move the gradients out of the model, and add them to those of the same loss and scale."""
@@ -208,7 +211,7 @@ class StepGradients:
         if not in_model:
             return
         # the zeros of zero_grad(set_to_none=False) are ours, as long as nothing was added to them
-        zeros = self._created
+        zeros = self._zeros_in_model
         if zeros is not None and len(in_model) == len(zeros.gradients) and not zeros.changed():
             return
         raise RuntimeError(

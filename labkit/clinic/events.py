@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils import checkpoint
 
-from labkit.amp.loss_scaling.unscale import stored
+from labkit.amp.loss_scaling.unscale import stored_values
 from labkit.clinic.gradient_parts import (
     GradientParts,
     Pass,
@@ -238,7 +238,7 @@ class TrainingObserver(OperationObserver):
         )
         if not in_half or not self._loss_size > 0 or not self._nothing_arrived:
             return False
-        gradients = [stored(gradient) for gradient in _gradients(optimizer)]
+        gradients = [stored_values(gradient) for gradient in _gradients(optimizer)]
         return bool(gradients) and not any(bool(values.any()) for values in gradients)
 
     def _judge_parts(self, optimizer: Any) -> None:
@@ -420,7 +420,8 @@ class TrainingObserver(OperationObserver):
         with outside_modes():
             self.parts.add(self._pass, self._leaves, self._fresh)
             self._nothing_arrived = not any(
-                leaf.grad is not None and bool(stored(leaf.grad).any()) for leaf in self._leaves
+                leaf.grad is not None and bool(stored_values(leaf.grad).any())
+                for leaf in self._leaves
             )
             # hooks may divide a gradient, so those with hooks are not compared
             plain = [p for p in self._leaves if p.grad is not None and not _has_hooks(p)]

@@ -100,7 +100,10 @@ def causes_first(findings: Iterable[Finding]) -> list[Finding]:
     ['first inf in float16; it led to: scale falls']
     """
     every = list(findings)
-    cause_of = [_index_of_cause(each, every) for each in every]
+    # index of a finding -> index of its cause, or None
+    cause_of: list[int | None] = [None] * len(every)
+    for index in range(len(every)):
+        cause_of[index] = _index_of_cause(index, every, cause_of)
     led_to: dict[int, list[str]] = {}
     for each, cause in zip(every, cause_of, strict=True):
         if cause is None:
@@ -123,22 +126,43 @@ def causes_first(findings: Iterable[Finding]) -> list[Finding]:
     return causes
 
 
-def _index_of_cause(effect: Finding, every: list[Finding]) -> int | None:
-    """Return the index of the first finding that explains `effect`, or None."""
+def _index_of_cause(
+    effect_index: int, every: list[Finding], cause_of: list[int | None]
+) -> int | None:
+    """Return the index of the first finding that explains another one, or None.
+
+    Args:
+        effect_index: index of the finding to explain.
+        every: all findings.
+        cause_of: the causes so far. A finding that follows from the effect is not its cause, so
+            that no chain of causes is a circle.
+    """
+    effect = every[effect_index]
     if effect.status is Status.OK:
         return None
-    explaining = EXPLAINED_BY.get(effect.name, frozenset())
-    effect_step = effect.step or 0
     for index, other in enumerate(every):
-        if other is effect or other.status is not Status.BAD:
+        if index == effect_index or other.status is not Status.BAD:
             continue
-        other_step = other.step or 0
-        if effect.name in AFTER_SPOILED_WEIGHTS and other.name in SPOILS_WEIGHTS:
-            # the weights of a step are spoiled only after its forward pass
-            if other_step < effect_step:
-                return index
-            continue
-        in_time = other.name in AT_ANY_TIME or other_step <= effect_step
-        if other.name in explaining and in_time:
+        if _explains(other, effect) and not _follows_from(index, effect_index, cause_of):
             return index
     return None
+
+
+def _explains(other: Finding, effect: Finding) -> bool:
+    """Return whether a finding can be the cause of another one, by their kinds and steps."""
+    other_step = other.step or 0
+    effect_step = effect.step or 0
+    if effect.name in AFTER_SPOILED_WEIGHTS and other.name in SPOILS_WEIGHTS:
+        # the weights of a step are spoiled only after its forward pass
+        return other_step < effect_step
+    in_time = other.name in AT_ANY_TIME or other_step <= effect_step
+    return in_time and other.name in EXPLAINED_BY.get(effect.name, frozenset())
+
+
+def _follows_from(index: int | None, cause: int, cause_of: list[int | None]) -> bool:
+    """Return whether a chain of causes leads from a finding to `cause`."""
+    while index is not None:
+        if index == cause:
+            return True
+        index = cause_of[index]
+    return False

@@ -73,11 +73,14 @@ class ModuleBegins(Event):
 
 @dataclass(frozen=True, slots=True)
 class ModuleEnded(Event):
-    """The forward pass of a module has ended; after an exception the output is None."""
+    """The forward pass of a module has ended.
+
+    `output` is what the module returned, of any type; after an exception it is None.
+    """
 
     module: nn.Module
     args: tuple[Any, ...]
-    output: Any  # whatever the module returns
+    output: Any
 
 
 @dataclass(frozen=True, slots=True)

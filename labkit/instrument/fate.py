@@ -24,12 +24,19 @@ from labkit.instrument.histogram import ExponentHistogram
 
 @dataclass(frozen=True)
 class Fate:
-    """Fractions (0 to 1) of the finite non-zero elements, by the effect of rounding to a format."""
+    """Fractions (0 to 1) of the finite non-zero elements, by the effect of rounding to a format.
 
-    underflowed: float  # rounded to zero
-    subnormal: float  # kept, with fewer significant bits than the format promises
-    normal: float  # kept in full precision
-    overflowed: float  # beyond the largest value
+    Attributes:
+        underflowed: rounded to zero.
+        subnormal: kept with fewer significant bits than normal numbers of the format have.
+        normal: kept with all significant bits of the format.
+        overflowed: beyond the largest number of the format.
+    """
+
+    underflowed: float
+    subnormal: float
+    normal: float
+    overflowed: float
 
 
 def fate(histogram: ExponentHistogram, format: FormatLike) -> Fate:
@@ -53,14 +60,14 @@ def fate(histogram: ExponentHistogram, format: FormatLike) -> Fate:
     )
     format = as_format(format)
     if not (format.signed and format.has_zero):
-        missing = []
+        missing: list[str] = []
         if not format.signed:
             missing.append("no sign")
         if not format.has_zero:
             missing.append("no zero")
         raise ValueError(
             f"fate tells which numbers of either sign underflow to zero; {format.name} has "
-            f"{' and '.join(missing)}. Take a format that has both, as FP16 or E4M3."
+            f"{' and '.join(missing)}. Take a format that has both, such as FP16 or E4M3."
         )
     total = histogram.finite_non_zero
     if total == 0:

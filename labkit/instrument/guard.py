@@ -41,10 +41,10 @@ def in_short(error: BaseException) -> str:
     return f"{kind}: {line}" if line else kind
 
 
-def described(where: str, error: Exception) -> str:
+def describe_failure(where: str, error: Exception) -> str:
     r"""Return one line about a failure: the place in the instrument, the error, file and line.
 
-    >>> described("count", ValueError("no such\nlayout"))
+    >>> describe_failure("count", ValueError("no such\nlayout"))
     'count failed with ValueError: no such'
     """
     sentence = f"{where} failed with {in_short(error)}"

@@ -20,7 +20,8 @@ from labkit.formats.arguments import require_kind
 from labkit.instrument.counting import Counts, count_on_cpu, count_on_device
 from labkit.interop import format_of
 
-FP32_LOWEST_EXPONENT = -149  # 2^-149 is FP32's smallest subnormal (IEEE 754-2019, 3.6)
+# exponents of FP32's smallest subnormal and of its largest number (IEEE 754-2019, 3.6)
+FP32_LOWEST_EXPONENT = -149
 FP32_HIGHEST_EXPONENT = 127
 
 
@@ -114,13 +115,13 @@ def _require_countable(tensor: Tensor) -> None:
             f"exponent_histogram: expected a torch tensor, got {type(tensor).__name__}."
         )
     if tensor.layout != torch.strided:
-        stored = "tensor.values()"
+        numbers = "tensor.values()"
         if tensor.layout == torch.sparse_coo:
-            stored = "tensor.coalesce().values()"
+            numbers = "tensor.coalesce().values()"
         raise TypeError(
             f"exponent_histogram: expected a dense tensor, got one of layout {tensor.layout}. "
-            f"Take {stored} to count the numbers that it stores, or tensor.to_dense() to count the "
-            "zeros between them too."
+            f"Take {numbers} to count the numbers that it stores, or tensor.to_dense() to count "
+            "the zeros between them too."
         )
     if tensor.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise TypeError(

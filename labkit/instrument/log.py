@@ -52,8 +52,14 @@ IN_HALF_ONLY = frozenset(
         Kind.WEIGHT_DECAY_LOST,
     )
 )
-# optimizer states that each step multiplies by a decay factor
-DECAYING_STATES = ("exp_avg", "exp_avg_sq", "square_avg", "momentum_buffer")
+# optimizer state that each step multiplies by a decay factor -> the option that has the factor, and
+# its place if the option is a pair
+DECAYING_STATES: dict[str, tuple[str, int]] = {
+    "exp_avg": ("betas", 0),
+    "exp_avg_sq": ("betas", 1),
+    "square_avg": ("alpha", 0),
+    "momentum_buffer": ("momentum", 0),
+}
 # a GradScaler's initial scale; a scale as large as this may still be falling
 FIRST_SCALE = 2.0**16
 # consecutive skips at the end; after fewer, the scaler may still be searching for its scale
@@ -138,9 +144,9 @@ class Log:
         unseen += watch.failures.values()
         return replace(report, findings=tuple(findings), unseen=tuple(unseen))
 
-    def add_finding(self, found: Finding) -> None:
+    def add_finding(self, new: Finding) -> None:
         """Add a finding, unless the log has one of the same kind and layer."""
-        self._findings.setdefault((found.name, found.layer), found)
+        self._findings.setdefault((new.name, new.layer), new)
 
     def add_unseen(self, what: str) -> None:
         """Add what cannot be observed, with the first step."""
@@ -204,18 +210,18 @@ def state_faults(
             name = names.get(id(weight))
             if name is None:
                 continue
-            says = _lost_weight_decay(optimizer, group, weight)
-            if says:
-                yield finding(Kind.WEIGHT_DECAY_LOST, name, step, says, line)
+            sentence = _lost_weight_decay(optimizer, group, weight)
+            if sentence:
+                yield finding(Kind.WEIGHT_DECAY_LOST, name, step, sentence, line)
             state = optimizer.state.get(weight, {})
             for key in DECAYING_STATES:
                 if isinstance(state.get(key), Tensor):
-                    says = _lost_state_decay(group, key, state[key])
-                    if says:
-                        yield finding(Kind.OPTIMIZER_STATE_CANNOT_DECAY, name, step, says, line)
-            says = _zero_epsilon(group, weight, state)
-            if says:
-                yield finding(Kind.EPSILON_IS_ZERO, name, step, says, line)
+                    sentence = _lost_state_decay(group, key, state[key])
+                    if sentence:
+                        yield finding(Kind.OPTIMIZER_STATE_CANNOT_DECAY, name, step, sentence, line)
+            sentence = _zero_epsilon(group, weight, state)
+            if sentence:
+                yield finding(Kind.EPSILON_IS_ZERO, name, step, sentence, line)
 
 
 def _lost_weight_decay(
@@ -250,14 +256,14 @@ def _is_decoupled(optimizer: StatefulOptimizer, group: Mapping[str, Any]) -> boo
 
 def _lost_state_decay(group: Mapping[str, Any], key: str, state: Tensor) -> str:
     """Return a sentence if its decay leaves most of a state unchanged, else ""."""
-    if key == "exp_avg":
-        decay = float(group["betas"][0])
-    elif key == "exp_avg_sq":
-        decay = float(group["betas"][1])
-    elif key == "square_avg":
-        decay = float(group["alpha"])
-    else:
-        decay = float(group["momentum"])
+    option, place = DECAYING_STATES[key]
+    value = group.get(option)
+    if isinstance(value, Sequence):
+        value = value[place]
+    # an optimizer of another library may name the option differently
+    if not isinstance(value, int | float | Tensor):
+        return ""
+    decay = float(value)
     if not 0 < decay < 1:
         return ""
     share = _unchanged_share(state, decay)
@@ -339,17 +345,17 @@ def dominating_epsilon(optimizer: StatefulOptimizer) -> tuple[float, float] | No
 
 def _epsilon_dominates(report: Report, eps: float, root: float) -> Finding:
     first = report.watched[0]
-    says = (
+    sentence = (
         f"eps of {eps:g} is added to a root of {root:.2g}: the optimizer divides by eps, and its "
         f"steps are {eps / root:.0f} times too small"
     )
-    return finding(Kind.EPSILON_DOMINATES, "", first.step, says, first.lines.get("step", ""))
+    return finding(Kind.EPSILON_DOMINATES, "", first.step, sentence, first.lines.get("step", ""))
 
 
 def _nothing_moved(report: Report, count: int) -> Finding:
     first = report.watched[0]
-    says = f"all {count} parameters have gradients, and are the same in all sampled steps"
-    return finding(Kind.NOTHING_MOVED, "", first.step, says, first.lines.get("step", ""))
+    sentence = f"all {count} parameters have gradients, and are the same in all sampled steps"
+    return finding(Kind.NOTHING_MOVED, "", first.step, sentence, first.lines.get("step", ""))
 
 
 # Faults that follow from the counts of a report
@@ -370,8 +376,8 @@ def faults(report: Report, never_moved: Iterable[str]) -> Iterator[Finding]:
         first_step = report.watched[0].step
         line = report.watched[0].lines.get("step", "")
     for name in never_moved:
-        says = "it has gradients, and is the same in all sampled steps"
-        yield finding(Kind.NEVER_MOVED, name, first_step, says, line)
+        sentence = "it has gradients, and is the same in all sampled steps"
+        yield finding(Kind.NEVER_MOVED, name, first_step, sentence, line)
     skips = _skips_at_the_end(report)
     scales = [skip.scale for skip in skips]
     in_a_row = skips_in_a_row(scales, report.steps, never_taken=len(skips) == report.steps)
@@ -389,7 +395,7 @@ def _non_finite_values(report: Report) -> Iterator[Finding]:
     """Yield the first inf or NaN of each kind and layer."""
     # steps were taken after the last skip, so the scaler has come down to a scale that works
     settled = bool(report.skips) and report.skips[-1].step < report.steps - 1
-    seen = set[tuple[Kind, str]]()
+    known = set[tuple[Kind, str]]()
     for source in report.non_finite:
         if source.by_scale:
             kind = Kind.SCALE_TOO_HIGH
@@ -397,33 +403,33 @@ def _non_finite_values(report: Report) -> Iterator[Finding]:
             kind = Kind.FIRST_NAN
         else:
             kind = Kind.FIRST_INF
-        if (kind, source.layer) in seen:
+        if (kind, source.layer) in known:
             continue
-        seen.add((kind, source.layer))
-        found = finding(kind, source.layer, source.step, str(source), source.line)
+        known.add((kind, source.layer))
+        first = finding(kind, source.layer, source.step, str(source), source.line)
         if source.by_scale and settled:
             what = f"{source}; the scaler lowered its scale"
-            found = replace(found, status=Status.OK, remedy="", what=what)
-        yield found
+            first = replace(first, status=Status.OK, remedy="", what=what)
+        yield first
 
 
 def _swallowed_updates(report: Report) -> Iterator[Finding]:
     """Yield, for each parameter, the first step that left most of its driven weights unchanged."""
-    seen = set[str]()
+    known = set[str]()
     for watched in report.watched:
         driven = with_gradient(watched.histograms)
         line = watched.lines.get("step", "")
         for name, (elements, unchanged) in watched.moves.items():
-            if name in seen or name not in driven or elements == 0:
+            if name in known or name not in driven or elements == 0:
                 continue
             share = unchanged / elements
             if share > MOST:
-                seen.add(name)
-                says = (
+                known.add(name)
+                sentence = (
                     f"{share:.0%} of its weights have a gradient and are the same number "
                     "after the step"
                 )
-                yield finding(Kind.UPDATES_SWALLOWED, name, watched.step, says, line)
+                yield finding(Kind.UPDATES_SWALLOWED, name, watched.step, sentence, line)
 
 
 def _skips_at_the_end(report: Report) -> list[Skip]:
@@ -486,9 +492,9 @@ def _scale_too_low(report: Report) -> Iterator[Finding]:
             }
             if not of_kind:
                 continue
-            found = _too_low_for(report, watched, kind, of_kind)
-            if found is not None:
-                yield found
+            too_low = _too_low_for(report, watched, kind, of_kind)
+            if too_low is not None:
+                yield too_low
                 return
 
 
@@ -518,17 +524,17 @@ def _too_low_for(
         what = f"{len(gradients)} {kind}"
     first = max(low, log2_scale + 1)
     last = max(first, min(each.high for each in report.safe_scales().values()))
-    says = (
+    sentence = (
         f"{lost:.0%} of {what} are zero or subnormal in FP16 at a scale of 2^{log2_scale}; "
         f"scales from 2^{first} to 2^{last} keep them"
     )
     line = watched.lines.get("backward", "")
-    too_low = finding(Kind.SCALE_TOO_LOW, "", watched.step, says, line)
+    too_low = finding(Kind.SCALE_TOO_LOW, "", watched.step, sentence, line)
     if watched.scale == 1:
         return too_low
     # The loss is scaled already. Subnormal numbers have fewer digits, but they are not lost.
     if fates.underflowed <= MOST and lost < NEARLY_ALL:
-        return finding(Kind.SMALL_GRADIENTS, "", watched.step, says, line)
+        return finding(Kind.SMALL_GRADIENTS, "", watched.step, sentence, line)
     return replace(too_low, remedy=RAISE_THE_SCALE)
 
 
@@ -543,34 +549,34 @@ def _outside_its_window(
     lows = {name: window(histogram, FP16).low for name, histogram in gradients.items()}
     name = max(lows, key=lows.__getitem__)
     lost = fate(shift(without_noise(gradients[name]), log2_scale), FP16).underflowed
-    says = (
+    sentence = (
         f"{lost:.2%} of its {kind} underflow in FP16 at a scale of 2^{log2_scale}, more than one "
         f"in a thousand; a scale of 2^{lows[name]} keeps them"
     )
     line = watched.lines.get("backward", "")
-    return finding(Kind.SMALL_GRADIENTS, name, watched.step, says, line)
+    return finding(Kind.SMALL_GRADIENTS, name, watched.step, sentence, line)
 
 
 def _underflow(report: Report) -> Iterator[Finding]:
     """Yield the gradients that are not zero in FP32 and zero here, each with the first step."""
     lines = {watched.step: watched.lines.get("backward", "") for watched in report.watched}
     zero_at_outputs = False
-    seen = set[tuple[str, str]]()
+    known = set[tuple[str, str]]()
     for compared in report.against_fp32:
         line = lines.get(compared.step, "")
         non_zero, elements = compared.arrived
         if non_zero == 0 and elements and not zero_at_outputs:
             zero_at_outputs = True
-            says = "the gradient at the model's outputs is zero: it underflowed before them"
-            yield finding(Kind.UNDERFLOW, "", compared.step, says, line)
+            sentence = "the gradient at the model's outputs is zero: it underflowed before them"
+            yield finding(Kind.UNDERFLOW, "", compared.step, sentence, line)
         for kind, layers in compared.lost.items():
             for name, share in _mostly_lost(layers).items():
-                if (kind, name) in seen:
+                if (kind, name) in known:
                     continue
-                seen.add((kind, name))
+                known.add((kind, name))
                 where = "" if name else "in every layer at least "
-                says = f"{where}{share:.0%} of its {kind} are not zero in FP32 and zero here"
-                yield finding(Kind.UNDERFLOW, name, compared.step, says, line)
+                sentence = f"{where}{share:.0%} of its {kind} are not zero in FP32 and zero here"
+                yield finding(Kind.UNDERFLOW, name, compared.step, sentence, line)
 
 
 def _mostly_lost(layers: Mapping[str, tuple[int, int]]) -> dict[str, float]:

@@ -281,5 +281,5 @@ def _disagreement(
     if not disagreements:
         return None
     first = min(disagreements)
-    says = f"{disagreements[first]}: agree on found_inf over the ranks, before the step"
-    return finding(Kind.RANKS_PARTED, "", first, says)
+    sentence = f"{disagreements[first]}: agree on found_inf over the ranks, before the step"
+    return finding(Kind.RANKS_PARTED, "", first, sentence)

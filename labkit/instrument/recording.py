@@ -68,8 +68,10 @@ PARTS = {
 # long form of a histogram: column -> type; the counts follow as one more column
 BINS = {"tensor": "<u2", "lo": "<i2", "length": "<u2", "zeros": "<i8", "non_finite": "<i8"}
 
-Key = tuple[str, str]  # kind of a tensor, and its name
-Digests = tuple[int, int]  # of a batch: of its bits in order, and in any order
+# kind of a tensor, and its name
+Key = tuple[str, str]
+# digests of a batch: of its bits in order, and in any order
+Digests = tuple[int, int]
 
 
 class NotARecording(ValueError):
@@ -447,42 +449,19 @@ def _recording(header: Mapping[str, Any], archive: zipfile.ZipFile) -> Recording
     tensors = [(str(kind), str(name)) for kind, name in header["tensors"]]
     shapes = [tuple(int(side) for side in shape) for shape in header["shapes"]]
     dtypes = [str(name) for name in header["dtypes"]]
-    sampled = []
+    sampled: list[RecordedStep] = []
     for facts in header["sampled"]:
         number = int(facts["step"])
         short = _decompressed(archive.read(f"short/{number}"))
         columns, rest = _read_columns(short, COLUMNS, int(facts["tensors"]))
         if rest:
             raise ValueError(f"step {number} has {len(rest)} bytes too many")
-        sketches = {}
-        for row, index in enumerate(columns["tensor"]):
-            sketches[tensors[index]] = Sketch(
-                shape=shapes[columns["shape"][row]],
-                dtype=dtypes[columns["dtype"][row]],
-                norm=_from_upper_bits(int(columns["norm"][row])),
-                largest=float(columns["largest"][row]),
-                projection=float(columns["projection"][row]),
-                digest=int(columns["digest"][row]),
-                elements=NO_ELEMENTS,
-                lost=float(columns["lost"][row]),
-            )
+        sketches = _sketches(columns, tensors, shapes, dtypes)
         histograms: dict[Key, ExponentHistogram] = {}
         for part in facts["parts"]:
             long = _decompressed(archive.read(f"{part}/{number}"))
             histograms |= _add_long_form(long, PARTS[part], sketches, tensors)
-        batch = [(int(ordered), int(any_order)) for ordered, any_order in facts["batch"]]
-        sampled.append(
-            RecordedStep(
-                step=number,
-                scale=float(facts["scale"]),
-                loss=None if facts["loss"] is None else float(facts["loss"]),
-                batch=tuple(batch),
-                random=int(facts["random"]),
-                backward=int(facts["backward"]),
-                sketches=sketches,
-                histograms=histograms,
-            )
-        )
+        sampled.append(_recorded_step(facts, sketches, histograms))
     return Recording(
         model=str(header["model"]),
         steps=int(header["steps"]),
@@ -493,6 +472,50 @@ def _recording(header: Mapping[str, Any], archive: zipfile.ZipFile) -> Recording
         skipped=int(header["skipped"]),
         settings=_texts(header["settings"]),
         unseen=tuple(str(what) for what in header["unseen"]),
+    )
+
+
+def _sketches(
+    columns: Mapping[str, np.ndarray[Any, Any]],
+    tensors: Sequence[Key],
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[str],
+) -> dict[Key, Sketch]:
+    """Return the sketches of a step, without elements, from the columns of their short form."""
+    sketches: dict[Key, Sketch] = {}
+    for row, index in enumerate(columns["tensor"]):
+        sketches[tensors[index]] = Sketch(
+            shape=shapes[columns["shape"][row]],
+            dtype=dtypes[columns["dtype"][row]],
+            norm=_from_upper_bits(int(columns["norm"][row])),
+            largest=float(columns["largest"][row]),
+            projection=float(columns["projection"][row]),
+            digest=int(columns["digest"][row]),
+            elements=NO_ELEMENTS,
+            lost=float(columns["lost"][row]),
+        )
+    return sketches
+
+
+def _recorded_step(
+    facts: Mapping[str, Any],
+    sketches: Mapping[Key, Sketch],
+    histograms: Mapping[Key, ExponentHistogram],
+) -> RecordedStep:
+    """Return a sampled step from its entry in the header, its sketches and its histograms."""
+    loss: float | None = None
+    if facts["loss"] is not None:
+        loss = float(facts["loss"])
+    batch = [(int(ordered), int(any_order)) for ordered, any_order in facts["batch"]]
+    return RecordedStep(
+        step=int(facts["step"]),
+        scale=float(facts["scale"]),
+        loss=loss,
+        batch=tuple(batch),
+        random=int(facts["random"]),
+        backward=int(facts["backward"]),
+        sketches=sketches,
+        histograms=histograms,
     )
 
 

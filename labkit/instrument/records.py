@@ -78,11 +78,18 @@ def with_gradient(histograms: Histograms) -> set[str]:
 
 @dataclass(frozen=True)
 class Skip:
-    """A step that a scaler or an engine did not take."""
+    """A step that a scaler or an engine did not take.
+
+    Attributes:
+        step: number of the step.
+        scale: scale of the loss.
+        culprits: parameters whose gradients held inf or NaN.
+        why: the reason, as a sentence.
+    """
 
     step: int
     scale: float
-    culprits: tuple[str, ...]  # parameters whose gradients held inf or NaN
+    culprits: tuple[str, ...]
     why: str
 
 

@@ -312,10 +312,10 @@ def against_fp32(
     Raises:
         Unseen: the calls cannot be replayed.
     """
+    require_replayable(calls)
     copied, memo = copied_model(model, wide=True)
     comparison = _Comparison()
     comparison.hook(copied, type(model).__name__, observed)
-    require_replayable(calls)
     for call in calls:
         with restored_state(call, memo, wide=True), torch.enable_grad():
             output = copied(*wide_tree(call.args), **wide_tree(call.kwargs))
@@ -399,31 +399,50 @@ def _first_non_finite(
         # backward pass shows no other one.
         in_forward = search.first
         search.first = None
-        seeds = list(call.seeds.values())
-        for seed in seeds:
-            value = non_finite(seed)
-            if value:
-                too_high = (
-                    value == "inf"
-                    and scale != 1
-                    and all(each.dtype == torch.float16 for each in seeds)
-                )
-                return NonFinite(
-                    step,
-                    layer="",
-                    op="between the model's outputs and the scaled loss",
-                    direction="after the model",
-                    value=value,
-                    largest=largest(output),
-                    by_scale=too_high,
-                )
+        after_model = _non_finite_seed(list(call.seeds.values()), output, step, scale)
+        if after_model is not None:
+            return after_model
         run_backward(output, call.seeds, divisor)
         if search.first is not None:
             return search.first
         if in_forward is not None:
             return in_forward
     # every operation was finite, but a sum of gradients over several calls may overflow
-    for name, parameter in copied.named_parameters():
+    return _non_finite_sum(copied, step)
+
+
+def _non_finite_seed(
+    seeds: list[Tensor], outputs: list[Tensor], step: int, scale: float
+) -> NonFinite | None:
+    """Return inf or NaN in the gradients that arrived at the model's outputs, or None.
+
+    Args:
+        seeds: these gradients.
+        outputs: the model's outputs.
+        step: number of the step.
+        scale: scale of the loss in the run.
+    """
+    for seed in seeds:
+        value = non_finite(seed)
+        if not value:
+            continue
+        # the scale exceeds the range of FP16 gradients only, so an FP32 one has another cause
+        in_fp16 = all(each.dtype == torch.float16 for each in seeds)
+        return NonFinite(
+            step,
+            layer="",
+            op="between the model's outputs and the scaled loss",
+            direction="after the model",
+            value=value,
+            largest=largest(outputs),
+            by_scale=value == "inf" and scale != 1 and in_fp16,
+        )
+    return None
+
+
+def _non_finite_sum(model: nn.Module, step: int) -> NonFinite | None:
+    """Return the first parameter whose gradient, a sum over calls, holds inf or NaN, or None."""
+    for name, parameter in model.named_parameters():
         if parameter.grad is None:
             continue
         value = non_finite(parameter.grad)

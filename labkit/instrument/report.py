@@ -124,18 +124,23 @@ class Report(TrainingResults):
 
         Raises:
             ValueError: the file is not a report of a watch.
+            OSError: the file cannot be read.
         """
         path = Path(path)
         file = path / "report.json" if path.is_dir() else path
-        text = file.read_text(encoding="utf-8")
+        refusal = f"{path}: expected a report of a watch, as Report.save writes it"
         try:
-            plain = json.loads(text)
-        except ValueError:
-            # any other text file: refused below
-            plain = None
+            plain = json.loads(file.read_text(encoding="utf-8"))
+        # of a file that is not text in UTF-8, or not JSON
+        except ValueError as error:
+            raise ValueError(refusal) from error
         if not isinstance(plain, dict) or "watched" not in plain:
-            raise ValueError(f"{path}: expected a report of a watch, as Report.save writes it")
-        return from_plain(plain)
+            raise ValueError(refusal)
+        try:
+            return from_plain(plain)
+        # other JSON has other fields, or values of other types
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(refusal) from error
 
     def __str__(self) -> str:
         """Return the report as plain text: verdict, findings with their repairs, and numbers."""

@@ -53,12 +53,17 @@ TITLES = {
     "activation gradients": "Gradients at the layers' outputs",
     "weight gradients": "Gradients of the parameters",
 }
-SHOWN = (-110, 60)  # exponents in a histogram, at most
-# Exponents that each histogram shows: those of FP16, subnormals included.
+# limits of the exponents that a histogram shows
+SHOWN = (-110, 60)
+# exponents that each histogram shows: those of FP16, subnormals included
 ALWAYS_SHOWN = (-26, 16)
-MANY_ROWS = 16  # a table with more of them scrolls
-LEAST = 0.001  # share that is worth a mention
-MOST_SKIPS = 400  # marks in the picture of the scale
+# a table with more rows scrolls
+MANY_ROWS = 16
+# share of gradients that is worth a mention
+LEAST = 0.001
+# marks of skipped steps in the picture of the scale
+MOST_SKIPS = 400
+# skipped steps that the page lists as text
 LISTED_SKIPS = 5
 STYLE = Path(__file__).with_suffix(".css")
 
@@ -290,21 +295,21 @@ def _scale_plot(report: TrainingResults) -> ScalePlot | None:
     format = FORMATS[report.formats[0]]
     windows: dict[int, Window] = {}
     for watched in report.watched:
-        found = _window(report.gradients(watched.step), format)
-        if found is not None:
-            windows[watched.step] = found
+        safe = _window(report.gradients(watched.step), format)
+        if safe is not None:
+            windows[watched.step] = safe
     if not windows:
         return None
 
     used = {each.step: math.log2(each.scale) for each in report.watched if each.scale > 0}
     used |= {skip.step: math.log2(skip.scale) for skip in report.skips if skip.scale > 0}
-    inside = sum(found.low <= used[step] <= found.high for step, found in windows.items())
+    inside = sum(safe.low <= used[step] <= safe.high for step, safe in windows.items())
     description = f"The scale was inside its window in {inside} of {len(windows)} sampled steps."
 
     # The picture holds both edges of each window and each scale, with a margin of three binades.
     levels = [round(level) for level in used.values()]
-    for found in windows.values():
-        levels += [found.low, found.high]
+    for safe in windows.values():
+        levels += [safe.low, safe.high]
     low = min(levels) - 3
     high = max(levels) + 3
     last = max(report.steps, 1)
@@ -446,9 +451,12 @@ def _fates(report: TrainingResults, kind: str, name: str, format: Format) -> lis
 def _largest_loss(report: TrainingResults, fates: Iterable[Fate | None]) -> tuple[float, int]:
     """Return the largest lost share with its step; of equal shares, the first."""
     largest = (0.0, report.watched[0].step)
-    for watched, found in zip(report.watched, fates, strict=True):
-        if found is not None and found.underflowed + found.overflowed > largest[0]:
-            largest = (found.underflowed + found.overflowed, watched.step)
+    for watched, of_step in zip(report.watched, fates, strict=True):
+        if of_step is None:
+            continue
+        lost = of_step.underflowed + of_step.overflowed
+        if lost > largest[0]:
+            largest = (lost, watched.step)
     return largest
 
 
@@ -467,13 +475,13 @@ def _loss_row(name: str, fates: Iterable[Fate | None], share: float, step: int) 
     """Return a row of the map: a column for each step, filled from below by the lost share."""
     paths = dict.fromkeys(ZONES, "")
     gaps = ""
-    for column, found in enumerate(fates):
-        if found is None:
+    for column, of_step in enumerate(fates):
+        if of_step is None:
             gaps += f"M{column},0h1v1h-1z"
             continue
         top = 1.0
         for zone in ("underflowed", "subnormal", "overflowed"):
-            size = getattr(found, zone)
+            size = getattr(of_step, zone)
             if size >= LEAST:
                 paths[zone] += f"M{column},{top - size:.3f}h1v{size:.3f}h-1z"
                 top -= size
@@ -510,7 +518,7 @@ def _histogram_part(
     for beside in report.against_fp32:
         for name, histogram in beside.histograms.get(kind, {}).items():
             exact.setdefault(name, []).append(histogram)
-    in_fp32 = {name: shift(merge(found), log2_scale) for name, found in exact.items()}
+    in_fp32 = {name: shift(merge(parts), log2_scale) for name, parts in exact.items()}
 
     # One axis for all rows: from the smallest exponent to the largest, inside the limits.
     filled = [h for h in (*shown.values(), *in_fp32.values()) if h.finite_non_zero]
@@ -577,7 +585,7 @@ def _picture(
             outline += f"V{1 - heights.get(exponent, 0):.3f}h1"
         outline += "V1"
     return Picture(
-        description=_described(histogram, format),
+        description=_describe_shares(histogram, format),
         format=format.name,
         width=end - first,
         zones=zones,
@@ -586,7 +594,7 @@ def _picture(
     )
 
 
-def _described(histogram: ExponentHistogram, format: Format) -> str:
+def _describe_shares(histogram: ExponentHistogram, format: Format) -> str:
     """Return the shares of the zones as text, and what is in none of them."""
     shares = vars(fate(histogram, format))
     # half of what is worth a mention rounds to it
@@ -620,8 +628,8 @@ def _lists(report: TrainingResults) -> list[dict[str, object]]:
         skips.append(f"{len(report.skips) - LISTED_SKIPS} more")
     lines = {"Numbers": numbers(report), "Skipped steps": skips, "Not observed": report.unseen}
     return [
-        {"title": title, "lines": [_powers(line) for line in found]}
-        for title, found in lines.items()
+        {"title": title, "lines": [_powers(line) for line in of_title]}
+        for title, of_title in lines.items()
     ]
 
 

@@ -99,10 +99,10 @@ class TrainingResults(CheckReport):
             raise ValueError(f"kind: expected {', '.join(KINDS)}; got {kind!r}")
         steps = [each for each in self.watched if step in (None, each.step)]
         if step is not None and not steps:
-            seen = ", ".join(str(each.step) for each in self.watched) or "none"
+            known = ", ".join(str(each.step) for each in self.watched) or "none"
             raise ValueError(
-                f"step {step} was not watched; watched: {seen}. watch(model, every=1) watches each "
-                "step."
+                f"step {step} was not watched; watched: {known}. watch(model, every=1) watches "
+                "each step."
             )
         parts: dict[str, list[ExponentHistogram]] = {}
         for watched in steps:
@@ -267,7 +267,7 @@ def numbers(report: TrainingResults) -> Iterator[str]:
         if low <= high:
             safe = f"from 2^{low} to 2^{high}"
         else:
-            safe = f"none: one layer needs 2^{low}, another bears 2^{high}"
+            safe = f"none: one layer needs 2^{low}, another overflows above 2^{high}"
         yield f"scales at which FP16 keeps all gradients but one in a thousand: {safe}"
         yield (
             f"at 2^{high} FP16 loses {together:.2%} of them; with the largest safe scale for each "

@@ -118,7 +118,7 @@ def count(tensor: Tensor, scale: float = 1.0) -> ExponentHistogram:
 
 
 def finite(tensor: Tensor) -> bool:
-    """Whether a tensor holds neither inf nor NaN."""
+    """Return whether a tensor holds neither inf nor NaN."""
     return bool(torch.isfinite(dense(tensor)).all())
 
 
@@ -153,12 +153,12 @@ def checksum(tensor: Tensor) -> int:
     return int(codes.sum(dtype=torch.int64))
 
 
-def storage_bytes(tensors: Iterable[Tensor], seen: set[int]) -> int:
+def storage_bytes(tensors: Iterable[Tensor], counted: set[int]) -> int:
     """Return the bytes of the tensors' storages, each storage once.
 
     Args:
         tensors: dense or sparse tensors.
-        seen: addresses of storages that do not count; those of the tensors are added.
+        counted: addresses of storages that do not count; those of the tensors are added.
     """
     total = 0
     for tensor in tensors:
@@ -168,8 +168,8 @@ def storage_bytes(tensors: Iterable[Tensor], seen: set[int]) -> int:
             parts = [local_part(tensor)]
         for part in parts:
             storage = part.untyped_storage()
-            if storage.data_ptr() not in seen:
-                seen.add(storage.data_ptr())
+            if storage.data_ptr() not in counted:
+                counted.add(storage.data_ptr())
                 total += storage.nbytes()
     return total
 
@@ -522,12 +522,12 @@ class Sample:
         for weight in weights:
             of_weight = optimizer.state.get(weight, {}).values()
             states.extend(each for each in of_weight if isinstance(each, Tensor))
-        # the order matters: weights that are not masters were seen as parameters
-        seen = set[int]()
-        self.memory["weights"] = storage_bytes(parameters, seen)
-        self.memory["gradients"] = storage_bytes(gradients, seen)
-        self.memory["master weights"] += storage_bytes(weights, seen)
-        self.memory["optimizer state"] += storage_bytes(states, seen)
+        # the order matters: weights that are not masters were counted as parameters
+        counted = set[int]()
+        self.memory["weights"] = storage_bytes(parameters, counted)
+        self.memory["gradients"] = storage_bytes(gradients, counted)
+        self.memory["master weights"] += storage_bytes(weights, counted)
+        self.memory["optimizer state"] += storage_bytes(states, counted)
 
     def done(self) -> WatchedStep:
         """Return the record of what was counted."""

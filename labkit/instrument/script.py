@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.instrument.events import OptimizerBegins, OptimizerLike, ScalerStepBegins
-from labkit.instrument.guard import described, guarded, reporting
+from labkit.instrument.guard import describe_failure, guarded, reporting
 from labkit.instrument.ranks import group_of
 from labkit.instrument.report import Report
 from labkit.instrument.stream import STREAM, StepObserver
@@ -209,7 +209,7 @@ class ScriptWatch(StepObserver):
 
     def failed(self, where: str, error: Exception) -> None:
         """Record a failure outside of any one watch."""
-        self.failures.setdefault((where, type(error).__name__), described(where, error))
+        self.failures.setdefault((where, type(error).__name__), describe_failure(where, error))
 
     def reports(self, script: str) -> list[Report]:
         """Return a report for each model; the first includes failures outside of any one watch."""

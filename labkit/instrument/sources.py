@@ -48,6 +48,7 @@ from labkit.instrument.events import (
 )
 from labkit.instrument.taps import Around, tap
 
+# the beginning of torch's warning, as a regular expression
 ABOUT_HOOKS = r"Using `torch\.compile\(module\)` when there are global hooks"
 
 

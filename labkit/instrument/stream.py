@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.instrument.events import Event, LossScaled, OptimizerLike
-from labkit.instrument.guard import Failed, described, guarded_context, name_of
+from labkit.instrument.guard import Failed, describe_failure, guarded_context, name_of
 from labkit.instrument.operations import in_backward
 from labkit.instrument.sources import SOURCES, Source
 from labkit.instrument.taps import tap
@@ -103,7 +103,7 @@ class StepObserver(Listener):
 
         The training continues.
         """
-        what = f"{described(where, error)} (first in step {self.step})"
+        what = f"{describe_failure(where, error)} (first in step {self.step})"
         self.failures.setdefault((where, type(error).__name__), what)
 
     def observes_model(self, model: nn.Module) -> bool:
@@ -147,7 +147,8 @@ class Stream:
         self.sources = sources
         self.listeners: tuple[Listener, ...] = ()
         self._observed: frozenset[type[Event]] = frozenset()
-        self._lock = RLock()  # models may be trained in several threads
+        # models may be trained in several threads
+        self._lock = RLock()
         self._subscriptions: list[tuple[Listener, tuple[Source, ...]]] = []
         self._open: dict[Source, ExitStack] = {}
 
@@ -162,7 +163,7 @@ class Stream:
         that of an engine does, it is raised here after all other listeners have received the event.
         """
         kind = type(event)
-        raised: Exception | None = None
+        to_raise: Exception | None = None
         for listener in self.listeners:
             handle = listener.handlers.get(kind)
             if handle is None:
@@ -170,9 +171,11 @@ class Stream:
             try:
                 handle(event)
             except Exception as error:
-                raised = _report_failure(listener, name_of(handle), error) or raised
-        if raised is not None:
-            raise raised
+                raised = _report_failure(listener, name_of(handle), error)
+                if raised is not None:
+                    to_raise = raised
+        if to_raise is not None:
+            raise to_raise
 
     @contextmanager
     def subscribed(self, listener: Listener, *sources: Source) -> Iterator[None]:
@@ -214,7 +217,19 @@ class Stream:
             stack = ExitStack()
             self._open[source] = stack
             emitter = _Emitter(self, source)
-            stack.enter_context(guarded_context(source.open(emitter), emitter.failed, source.open))
+            opened = _opened(source, emitter)
+            stack.enter_context(guarded_context(opened, emitter.failed, source.open))
+
+
+@contextmanager
+def _opened(source: Source, emitter: _Emitter) -> Iterator[None]:
+    """Open a source for a block.
+
+    `source.open` is called when the context is entered, so that `guarded_context` also reports an
+    exception of this call.
+    """
+    with source.open(emitter):
+        yield
 
 
 class _Emitter:

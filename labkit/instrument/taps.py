@@ -76,9 +76,14 @@ def tap(
     if failed is not None:
         around = partial(guarded_around, around, failed)
     with _lock:
-        tapped = _taps.setdefault((cls, method), _Tap(cls, method))
-        tapped.arounds = (*tapped.arounds, around)
+        if (cls, method) in _taps:
+            tapped = _taps[cls, method]
+        else:
+            tapped = _Tap(cls, method)
+        # this raises an error for a method that the class does not have: then no tap is recorded
         tapped.replacement.open()
+        _taps[cls, method] = tapped
+        tapped.arounds = (*tapped.arounds, around)
     try:
         yield
     finally:

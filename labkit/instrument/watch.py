@@ -148,7 +148,7 @@ def watch(
         raise ValueError(f"every: expected a positive integer, got {every!r}")
     if against_fp32_every is None:
         against_fp32_every = math.ceil(FP32_EVERY / every) * every
-    elif against_fp32_every % every:
+    elif against_fp32_every < 0 or against_fp32_every % every:
         raise ValueError(
             f"against_fp32_every: expected 0 or a multiple of every={every}, got "
             f"{against_fp32_every}"
@@ -268,18 +268,7 @@ class Watch(StepObserver):
     def __enter__(self) -> Watch:
         if self._stack is not None:
             raise RuntimeError("this watch was opened before; create another one with watch(model)")
-        self._parameters = {
-            name.removeprefix("_orig_mod."): parameter
-            for name, parameter in self.model.named_parameters()
-        }
-        self._weight_names = {id(weight): name for name, weight in self._parameters.items()}
-        self._names = {
-            id(module): name or type(module).__name__ for name, module in self.model.named_modules()
-        }
-        # why the layers cannot be hooked; "" if they can
-        self._blind = compiled(self.model)
-        if self._blind:
-            self._log.add_unseen(f"activations and their gradients: {self._blind}")
+        self._read_names()
         if self._group is not None:
             self._ranks = Ranks(self._log.name, self._parameters, self._group)
         else:
@@ -293,31 +282,48 @@ class Watch(StepObserver):
         self._by_engine = False
         # the model was called as a whole
         self._called = False
+        # id of an optimizer -> the optimizer, its number of parameters, those of the model by name
+        self._held: dict[int, tuple[OptimizerLike, int, dict[str, Tensor]]] = {}
+        # everything that is open is closed if something here fails; else `__exit__` closes it
+        with ExitStack() as stack:
+            self._stack = stack
+            self._open_sources(stack)
+            with reporting(self.failed, "beginning the first step"):
+                self._begin()
+            self._stack = stack.pop_all()
+        return self
+
+    def _read_names(self) -> None:
+        """Record the names of the model's parameters and modules, and whether it can be hooked."""
+        self._parameters = {
+            name.removeprefix("_orig_mod."): parameter
+            for name, parameter in self.model.named_parameters()
+        }
+        self._weight_names = {id(weight): name for name, weight in self._parameters.items()}
+        self._names = {
+            id(module): name or type(module).__name__ for name, module in self.model.named_modules()
+        }
+        # why the layers cannot be hooked; "" if they can
+        self._blind = compiled(self.model)
+        if self._blind:
+            self._log.add_unseen(f"activations and their gradients: {self._blind}")
         # modules of the user, which may have counters or settings; those of torch.nn have none
         self._modules = [
             module
             for module in self.model.modules()
             if not type(module).__module__.startswith("torch.nn.")
         ]
-        # id of an optimizer -> the optimizer, its number of parameters, those of the model by name
-        self._held: dict[int, tuple[OptimizerLike, int, dict[str, Tensor]]] = {}
-        # everything that is open is closed if something here fails; else `__exit__` closes it
-        with ExitStack() as stack:
-            self._stack = stack
-            self._sample_stack = stack.enter_context(ExitStack())
-            if not self._blind:
-                stack.enter_context(
-                    tap(type(self.model), "__call__", self._around_call, self.failed)
-                )
-            stack.enter_context(STREAM.subscribed(self, *sources_of(self._scaler)))
-            if self._blind:
-                # the forward passes of a compiled model are not seen: a backward pass begins a step
-                steps = Listener(self.failed).on(BackwardBegins, self._backward_begins)
-                stack.enter_context(STREAM.subscribed(steps))
-            with reporting(self.failed, "beginning the first step"):
-                self._begin()
-            self._stack = stack.pop_all()
-        return self
+
+    def _open_sources(self, stack: ExitStack) -> None:
+        """Subscribe to the events of the training until a stack closes."""
+        self._sample_stack = stack.enter_context(ExitStack())
+        if not self._blind:
+            stack.enter_context(tap(type(self.model), "__call__", self._around_call, self.failed))
+        stack.enter_context(STREAM.subscribed(self, *sources_of(self._scaler)))
+        if self._blind:
+            # the forward passes of a compiled model are not observed: a backward pass begins a step
+            steps = Listener(self.failed).on(BackwardBegins, self._backward_begins)
+            stack.enter_context(STREAM.subscribed(steps))
 
     def __exit__(self, *_: object) -> None:
         """Remove all hooks, and release the model."""
@@ -473,14 +479,14 @@ class Watch(StepObserver):
             return call(module, *args, **kwargs)
         self._called = True
         self._running = get_ident()
-        noted: Call | None = None
+        recorded_call: Call | None = None
         try:
             with reporting(self.failed, "recording a call"):
                 if in_transform():
                     raise Unseen(TRANSFORMED)
-                noted = note_call(self._modules, args, kwargs)
+                recorded_call = note_call(self._modules, args, kwargs)
                 # the latest calls, MAX_CALLS at most
-                self._calls = [*self._calls[1 - MAX_CALLS :], noted]
+                self._calls = [*self._calls[1 - MAX_CALLS :], recorded_call]
             if self._sketches is not None:
                 with reporting(self.failed, "recording a batch"):
                     self._sketches.called(args, kwargs)
@@ -495,8 +501,8 @@ class Watch(StepObserver):
             self._running = 0
             if self._sketches is not None:
                 self._sketches.running = False
-        if noted is not None:
-            noted.hook_outputs(floats(output), self.failed)
+        if recorded_call is not None:
+            recorded_call.hook_outputs(floats(output), self.failed)
         if self._group is not None and self._sample is not None:
             after_backward(floats(output), self._reduced, self.failed)
         return output
@@ -694,13 +700,13 @@ class Watch(StepObserver):
         norm = length(gradients.values())
         was_clipped = norm < CLIPPED * norm_after_backward
         if scale != 1 and math.isfinite(norm_after_backward) and was_clipped:
-            says = (
+            sentence = (
                 f"while {scale:g} times too large, they were shortened from "
                 f"{norm_after_backward:.3g} to {norm:.3g}; unscale_ first"
             )
             self._note_line("step")
             line = self._sample.lines.get("clip", self._sample.lines.get("step", ""))
-            self._log.add_finding(finding(Kind.CLIPPED_WHILE_SCALED, "", self.step, says, line))
+            self._log.add_finding(finding(Kind.CLIPPED_WHILE_SCALED, "", self.step, sentence, line))
 
     def before_step(
         self, optimizer: OptimizerLike, weights: dict[str, Tensor], gradients: Gradients

@@ -62,13 +62,18 @@ class LabMode(TorchFunctionMode):
             run_uncompiled(cls.__torch_function__, all_inside=True)
 
     def __enter__(self) -> Any:
-        entered = super().__enter__()  # type: ignore[no-untyped-call]
         LabMode.replaced_while_open.open()
-        return entered
+        try:
+            return super().__enter__()  # type: ignore[no-untyped-call]
+        except BaseException:
+            LabMode.replaced_while_open.close()
+            raise
 
     def __exit__(self, *exception: Any) -> None:
-        super().__exit__(*exception)  # type: ignore[no-untyped-call]
-        LabMode.replaced_while_open.close()
+        try:
+            super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        finally:
+            LabMode.replaced_while_open.close()
 
     def call_below(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -254,7 +254,8 @@ def test_dtypes_and_gradients_are_those_of_torchs_cuda_cases() -> None:
     for number, (group, name, function, args, kwargs, expected) in enumerate(rows):
         case = f"{group} {name}, row {number}"
         under_autocast = autocast()(partial(function, **kwargs))
-        with warnings.catch_warnings(action="ignore"):  # some rows are deprecated upstream
+        # Some of torch's rows are deprecated.
+        with warnings.catch_warnings(action="ignore"):
             if name in NOT_ON_A_CPU:
                 with pytest.raises((NotImplementedError, TypeError)):
                     under_autocast(*args)
@@ -456,7 +457,8 @@ def test_an_edit_in_a_region_invalidates_the_cached_cast() -> None:
     assert products == [2, 4]
     with autocast():
         x @ w
-        w.data = torch.full((2, 2), 3.0)  # other data behind the same parameter
+        # The parameter gets other memory.
+        w.data = torch.full((2, 2), 3.0)
         assert (x @ w)[0, 0].item() == 6
 
 
@@ -477,7 +479,10 @@ def test_weight_used_twice_has_the_same_gradient_uncached() -> None:
                 loss = F.cross_entropy(F.linear(hidden, table.weight), torch.tensor([1, 3, 0]))
             loss.backward()
             gradients.append([table.weight.grad, middle.weight.grad, middle.bias.grad])
-            assert (region.cache.hits, region.cache.misses) == ((4, 3) if cache else (0, 0))
+            # Three tensors are used seven times.
+            hits, misses = (4, 3) if cache else (0, 0)
+            assert region.cache.hits == hits
+            assert region.cache.misses == misses
         assert all(map(torch.equal, *gradients)), format
         assert gradients[0][0].dtype == torch.float32
 
@@ -521,7 +526,7 @@ def test_only_casts_of_fp32_leaves_with_gradients_are_cached() -> None:
             assert region.cache.misses == 0, description
 
 
-def test_a_weight_at_the_address_of_a_dead_one_is_cast_again() -> None:
+def test_a_weight_with_a_reused_address_is_cast_again() -> None:
     cache = CastCache()
     memory = np.zeros(1, np.float32)
     identities = set()

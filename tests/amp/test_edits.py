@@ -320,7 +320,8 @@ def test_a_skipped_step_is_an_event() -> None:
     engine = one_weight("FP16 static too high")
     events = list[StepEvent]()
     with engine.listen(events.append):
-        step(engine, torch.tensor([[1.0]]))  # 2^26 is beyond FP16
+        # The scale of 2^26 is beyond FP16.
+        step(engine, torch.tensor([[1.0]]))
     assert [event.moment for event in events] == list(Moment)
     assert not events[-1].report.stepped
 

@@ -18,6 +18,16 @@ from torch import Tensor, nn
 
 @dataclass
 class Case:
+    """A training, as the arguments of `diagnose`.
+
+    Attributes:
+        step: trains on one batch.
+        batches: the batches.
+        model: the model.
+        optimizer: its optimizer.
+        scaler: its loss scaler, or None.
+    """
+
     step: Callable[[Any], Any]
     batches: Iterable[Any]
     model: nn.Module
@@ -44,8 +54,18 @@ def usual(
     scaler_class: Any = torch.amp.GradScaler,
     **knobs: Any,
 ) -> Case:
-    """The loop of torch's own examples; `clip`: at which norm, if at all; `then` comes after each
-    update.
+    """Return a training by the loop of torch's own examples, with autocast and a scaler.
+
+    Args:
+        net: the model.
+        opt: its optimizer.
+        loss_of: a batch -> the loss, called under autocast in FP16.
+        batches: the batches.
+        clip: the norm at which gradients are clipped; 0 for no clipping.
+        unscale: whether gradients are unscaled before they are clipped.
+        then: called after each update of the scaler.
+        scaler_class: the class of the scaler.
+        knobs: the arguments of the scaler.
     """
     scaler = scaler_class("cpu", **knobs)
 
@@ -73,7 +93,15 @@ def unscaled(
     batches: Iterable[Any],
     before_step: Callable[[], object] = lambda: None,
 ) -> Case:
-    """The same loop without a scaler."""
+    """Return a training by a loop without a scaler.
+
+    Args:
+        net: the model.
+        opt: its optimizer.
+        loss_of: a batch -> the loss.
+        batches: the batches.
+        before_step: called between backward and the optimizer's step.
+    """
 
     def train_step(batch: Any) -> float:
         opt.zero_grad()
@@ -93,7 +121,7 @@ def classify(net: nn.Module, factor: float = 1.0) -> Callable[[Any], Tensor]:
 def blobs(
     steps: int = 30, size: int = 32, width: int = 20, classes: int = 5
 ) -> list[tuple[Tensor, Tensor]]:
-    """Batches of points around as many centres as there are classes."""
+    """Return batches of points around as many centres as there are classes."""
     g = torch.Generator().manual_seed(0)
     centres = torch.randn(classes, width, generator=g)
     labels = torch.randint(classes, (steps, size), generator=g)
@@ -111,18 +139,19 @@ def mlp() -> nn.Module:
 
 
 def pictures(steps: int = 25, size: int = 8, side: int = 16) -> list[tuple[Tensor, Tensor]]:
-    """Batches of discs in noise, [size, 1, side, side] in 0..1, and their masks."""
+    """Return batches of discs in noise, [size, 1, side, side] in 0..1, and their masks."""
     g = torch.Generator().manual_seed(1)
     rows = torch.arange(side).float()
-    found = []
+    batches = []
     for _ in range(steps):
         x, y = (torch.rand(size, 1, 1, 1, generator=g) * side for _ in range(2))
         masks = ((rows[:, None] - x) ** 2 + (rows - y) ** 2 < 20).float()
-        found.append(((0.7 * masks + 0.3 * torch.rand(masks.shape, generator=g)), masks))
-    return found
+        images = 0.7 * masks + 0.3 * torch.rand(masks.shape, generator=g)
+        batches.append((images, masks))
+    return batches
 
 
-# --- twelve healthy ones ---
+# --- healthy trainings ---
 
 
 def mlp_one_cycle() -> Case:
@@ -201,13 +230,12 @@ class CharLSTM(nn.Module):
 
 @cache
 def has_half_lstm() -> bool:
-    """Return whether torch computes an LSTM in BF16 on this processor: oneDNN can on a
-    few of them.
-    """
+    """Return whether torch computes an LSTM in BF16 here; oneDNN does on few processors only."""
     try:
         with bf16():
             nn.LSTM(2, 2)(torch.ones(1, 1, 2))
-    except RuntimeError:  # could not create a primitive descriptor
+    # oneDNN could not create a primitive descriptor
+    except RuntimeError:
         return False
     return True
 
@@ -257,12 +285,13 @@ class TinyGPT(nn.Module):
             nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width)
         )
         self.head = nn.Linear(width, vocab, bias=False)
-        self.head.weight = self.tokens.weight  # tied
+        # tied weights
+        self.head.weight = self.tokens.weight
 
     def forward(self, ids: Tensor) -> Tensor:
         t = ids.shape[1]
         causal = torch.ones(t, t, dtype=torch.bool, device=ids.device).tril()
-        # padding sees itself, no row is empty
+        # a padding token attends to itself, so that no row is masked whole
         keep = causal & (ids != 0)[:, None, :] | torch.eye(t, dtype=torch.bool)
         x = self.tokens(ids) + self.positions(torch.arange(t, device=ids.device))
         x = x + self.attention(self.norm1(x), keep)
@@ -286,7 +315,8 @@ def transformer_masked() -> Case:
     warmup = torch.optim.lr_scheduler.LambdaLR(opt, lambda s: min(1.0, (s + 1) / 10))
     data = text()
     for tokens in data:
-        tokens[: len(tokens) // 2, -4:] = 0  # half of the rows end in padding
+        # half of the rows end in padding
+        tokens[: len(tokens) // 2, -4:] = 0
 
     def loss_of(tokens: Tensor) -> Tensor:
         logits = net(tokens[:, :-1])
@@ -352,15 +382,15 @@ def accumulation() -> Case:
     net = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 5))
     opt = torch.optim.AdamW(net.parameters(), lr=3e-3)
     scaler = torch.amp.GradScaler("cpu")
-    seen = {"batches": 0}
+    count = {"batches": 0}
 
     def train_step(batch: Any) -> float:
         x, y = batch
         with fp16():
             loss = F.cross_entropy(net(x), y) / 4
         scaler.scale(loss).backward()
-        seen["batches"] += 1
-        if seen["batches"] % 4 == 0:
+        count["batches"] += 1
+        if count["batches"] % 4 == 0:
             scaler.unscale_(opt)
             nn.utils.clip_grad_norm_(net.parameters(), 1.0)
             scaler.step(opt)
@@ -430,7 +460,8 @@ def two_backward_passes() -> Case:
     def train_step(batch: Any) -> None:
         opt.zero_grad()
         with fp16():
-            outputs = net(batch[0])  # five classes, and a size
+            # logits of five classes, and a size
+            outputs = net(batch[0])
             first = F.cross_entropy(outputs[:, :5], batch[1])
             second = 0.1 * F.smooth_l1_loss(outputs[:, 5], batch[0].mean(1))
         scaler.scale(first).backward(retain_graph=True)
@@ -491,7 +522,7 @@ HEALTHY: dict[str, Callable[[], Case]] = {
 }
 
 
-# --- ten broken ones ---
+# --- broken trainings, each with a fault of labkit.faults ---
 
 
 def lora_in_half() -> Case:
@@ -541,7 +572,8 @@ def row_is_empty() -> Case:
     net = TinyGPT()
     opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
     data = text()
-    data[6][0] = 0  # a sample of nothing but padding
+    # a sample that consists of padding only
+    data[6][0] = 0
 
     def loss_of(tokens: Tensor) -> Tensor:
         with bf16():
@@ -578,7 +610,8 @@ def one_region_for_all() -> Case:
     def train_step(batch: Any) -> None:
         x, y = batch
         if not torch.is_autocast_enabled("cpu"):
-            region.__enter__()  # and it is left when the last batch was seen
+            # it stays open until the last batch
+            region.__enter__()
         opt.zero_grad()
         F.cross_entropy(net(x), y).backward()
         opt.step()
@@ -592,13 +625,15 @@ def one_region_for_all() -> Case:
 def optimizer_of_another() -> Case:
     net = mlp()
     opt = torch.optim.Adam(net.parameters(), lr=1e-3)
-    net = copy.deepcopy(net)  # as a wrapper or a conversion does
+    # as a wrapper or a conversion copies a model
+    net = copy.deepcopy(net)
     return usual(net, opt, classify(net), blobs(), enabled=False)
 
 
+# Name of a broken training -> the training, and its fault.
 BROKEN: dict[str, tuple[Callable[[], Case], str]] = {
-    case.__name__: (case, patient)
-    for case, patient in (
+    case.__name__: (case, fault)
+    for case, fault in (
         (lora_in_half, "half_weights_unscaled"),
         (clipped_then_unscaled, "clip_before_unscale"),
         (entropy_by_hand, "log_of_epsilon"),

@@ -31,17 +31,15 @@ def fp16():
     return autocast("cpu", torch.float16)
 
 
-def test_worked_example():
+def test_worked_example_of_a_product():
     with fp16():
         product = A @ B
         assert product.dtype == torch.float16
         assert product.relu().dtype == torch.float16
-        assert torch.softmax(product, dim=1).dtype == torch.float32, (
-            "as on CUDA; torch.autocast('cpu') leaves it FP16"
-        )
-    assert torch.equal(product, (A.half().float() @ B.half().float()).half()), (
-        "FP16 in, FP32 accumulate, one rounding"
-    )
+        # As on CUDA; torch.autocast("cpu") leaves it in FP16.
+        assert torch.softmax(product, dim=1).dtype == torch.float32
+    # FP16 operands, sums in FP32, one rounding.
+    assert torch.equal(product, (A.half().float() @ B.half().float()).half())
     assert (A @ B).dtype == torch.float32
     with autocast("cpu"):
         assert (A @ B).dtype == torch.bfloat16
@@ -63,17 +61,17 @@ def test_cross_entropy_rounds_as_torch_on_a_gpu():
     assert torch.equal(exact, F.cross_entropy(logits.float(), classes))
     assert torch.equal(loss, by_module)
     assert not torch.equal(loss, exact)
+    # FP32 logits, or a registered rule, avoid the rounding.
     with fp16():
-        assert torch.equal(F.cross_entropy(logits.float(), classes), exact), (
-            "the way out: FP32 logits"
-        )
+        assert torch.equal(F.cross_entropy(logits.float(), classes), exact)
         with amp.float_function("cross_entropy"):
-            assert torch.equal(F.cross_entropy(logits, classes), exact), "a rule of somebody's"
+            assert torch.equal(F.cross_entropy(logits, classes), exact)
 
 
 def test_cross_entropy_of_fp32_logits_is_torchs():
-    """What is written out in Python against torch's own C++: values and gradients, of classes and
-    of probabilities.
+    """Our Python implementation equals torch's in C++, for classes and for probabilities.
+
+    Values and gradients are compared.
     """
     generator = torch.Generator().manual_seed(0)
     flat, image = (torch.randn(shape, generator=generator) for shape in ((6, 5), (2, 5, 3, 2)))
@@ -103,19 +101,21 @@ def test_cross_entropy_of_fp32_logits_is_torchs():
 
 def test_cross_entropy_refuses_what_torch_refuses():
     for wrong in (
-        {"target": torch.ones(4, 3, dtype=torch.long)},  # integers where probabilities are
-        {"ignore_index": 1},  # an index beside probabilities
+        # Integers in place of probabilities.
+        {"target": torch.ones(4, 3, dtype=torch.long)},
+        # An index to ignore is for classes, not for probabilities.
+        {"ignore_index": 1},
         {"label_smoothing": 2.0},
     ):
-        said = []
+        messages = []
         for region in (nullcontext(), fp16()):
             with region, pytest.raises(RuntimeError) as refused:
                 F.cross_entropy(torch.randn(4, 3), **{"target": torch.full((4, 3), 1 / 3), **wrong})
-            said.append(str(refused.value))
-        assert said[0] == said[1]
+            messages.append(str(refused.value))
+        assert messages[0] == messages[1]
 
 
-def test_the_names_and_the_signatures_are_torchs():
+def test_names_and_signatures_are_torchs():
     pairs = [
         (getattr(torch.autocast, n), getattr(autocast, n))
         for n in ("__init__", "__call__", "__enter__")
@@ -134,7 +134,7 @@ DECORATORS = {
     autocast: (custom_fwd, custom_bwd),
     torch.autocast: (torch.amp.custom_fwd, torch.amp.custom_bwd),
 }
-FAULTS = {
+MISUSES = {
     "no string": lambda make: make(torch.device("cpu")),
     "no such device": lambda make: make("abacus"),
     "a device without autocast": lambda make: make("meta"),
@@ -144,36 +144,35 @@ FAULTS = {
 }
 
 
-def test_a_fault_is_refused_with_torchs_words_and_more():
-    assert_refused_in_torchs_words(FAULTS, torch.autocast, autocast)
+def test_misuses_are_refused_by_torchs_message_and_more():
+    assert_refused_in_torchs_words(MISUSES, torch.autocast, autocast)
 
 
-def test_unsupported_dtype_or_device_warns_and_disables(
-    monkeypatch,
-):
+def test_unsupported_dtype_or_device_warns_and_disables(monkeypatch):
     monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: True)
-    for words, message in (
+    for arguments, message in (
         *(
             (("cpu", dtype), "the target dtype is not supported. Disabling autocast")
             for dtype in (torch.float32, torch.int8, torch.float8_e5m2)
         ),
         (("cuda",), "CUDA is not available or torch_xla is imported. Disabling autocast."),
     ):
-        said = []
+        messages = []
         for make in (torch.autocast, autocast):
-            with pytest.warns(UserWarning, match=message) as seen:
-                region = make(*words)
-            said.append(str(seen[0].message))
-            assert seen[0].filename == __file__
+            with pytest.warns(UserWarning, match=message) as caught:
+                region = make(*arguments)
+            messages.append(str(caught[0].message))
+            assert caught[0].filename == __file__
             with region:
                 assert (A @ B).dtype == torch.float32
-        assert said[1].startswith(said[0])
+        assert messages[1].startswith(messages[0])
 
 
 def test_regions_nest_and_can_be_entered_again():
     with fp16():
-        assert (is_autocast_enabled("cpu"), is_autocast_enabled("cuda")) == (True, False)
-        assert not torch.is_autocast_enabled("cpu"), "torch's own regions are another thing"
+        assert is_autocast_enabled("cpu")
+        assert not is_autocast_enabled("cuda")
+        assert not torch.is_autocast_enabled("cpu"), "a region of torch was opened"
         with autocast("cpu", enabled=False):
             assert not is_autocast_enabled("cpu")
             with autocast("cpu", torch.bfloat16):
@@ -201,7 +200,8 @@ def test_decorated_function_may_call_itself():
     assert power(3).dtype == torch.float16
     assert (A @ B).dtype == torch.float32
     (from_torchs,) = torch.autocast("cpu", torch.float16)(products)()
-    assert from_torchs.dtype == torch.float32, "torch takes it, and casts nothing"
+    # torch decorates a generator, but its region has closed when the generator runs.
+    assert from_torchs.dtype == torch.float32
     with pytest.raises(TypeError, match="products runs after its call has returned"):
         fp16()(products)
 
@@ -212,9 +212,9 @@ def test_region_belongs_to_its_thread():
     @fp16()
     def work(_: int) -> torch.dtype:
         both_inside.wait(timeout=60)
-        seen = (A @ B).dtype
+        dtype = (A @ B).dtype
         both_inside.wait(timeout=60)
-        return seen
+        return dtype
 
     with fp16(), ThreadPoolExecutor(2) as pool:
         assert list(pool.map(work, range(2))) == [torch.float16] * 2
@@ -224,43 +224,45 @@ def test_region_belongs_to_its_thread():
         )
 
 
-def differentiable(module, cast_inputs, device_type="cpu"):
-    """Return a product whose forward and backward somebody wrote, under the decorators of torch or
-    of ours.
+def custom_product(decorators, cast_inputs, device_type="cpu"):
+    """Return a product as a custom autograd Function, and the dtypes of its results so far.
+
+    Args:
+        decorators: custom_fwd and custom_bwd, torch's or ours.
+        cast_inputs: the argument of custom_fwd.
+        device_type: the argument of both decorators.
     """
-    forward_as, backward_as = module
+    forward_as, backward_as = decorators
+    dtypes = []
 
     class Product(torch.autograd.Function):
         @staticmethod
         @forward_as(device_type=device_type, cast_inputs=cast_inputs)
         def forward(ctx, a, b):
             ctx.save_for_backward(a, b)
-            ctx.out = (a @ b).dtype
-            seen.append(ctx.out)
-            return a @ b
+            product = a @ b
+            dtypes.append(product.dtype)
+            return product
 
         @staticmethod
         @backward_as(device_type=device_type)
         def backward(ctx, gradient):
             a, b = ctx.saved_tensors
-            # cast again, if the region of forward is open
-            seen.append((gradient.float() @ b.t().float()).dtype)
+            # in FP16 if backward runs in the region of forward
+            dtypes.append((gradient.float() @ b.t().float()).dtype)
             return (gradient @ b.t()).to(a.dtype), (a.t() @ gradient).to(b.dtype)
 
-    seen = []
-    return Product.apply, seen
+    return Product.apply, dtypes
 
 
 def test_custom_autograd_functions_compute_in_torchs_dtypes():
-    """A product is on the lists of CPU and of CUDA, so torch's own regions can say what
-    is right.
-    """
+    """Compare with torch's own regions, which cast a product on a CPU as on CUDA."""
     for region, cast_inputs in itertools.product(
         (None, True, False), (None, torch.float32, torch.float16)
     ):
         outcome = []
         for make, decorators in DECORATORS.items():
-            product, seen = differentiable(decorators, cast_inputs)
+            product, dtypes = custom_product(decorators, cast_inputs)
             a = A.clone().requires_grad_()
             b = B.clone().requires_grad_()
             with (
@@ -268,22 +270,20 @@ def test_custom_autograd_functions_compute_in_torchs_dtypes():
             ):
                 out = product(a, b)
             out.float().sum().backward()
-            outcome.append((seen, out.dtype, a.grad.dtype, b.grad.dtype))
+            outcome.append((dtypes, out.dtype, a.grad.dtype, b.grad.dtype))
         assert outcome[0] == outcome[1], (region, cast_inputs)
 
 
 def test_operations_of_another_device_are_not_cast():
     for make, decorators in DECORATORS.items():
-        product, _ = differentiable(decorators, torch.float32, device_type="cuda")
+        product, _ = custom_product(decorators, torch.float32, device_type="cuda")
         with make("cpu", torch.float16):
-            assert product(A, B).dtype == torch.float16, (
-                "the operations inside meet the region for the CPU"
-            )
+            # The operations inside are cast by the region for the CPU.
+            assert product(A, B).dtype == torch.float16
     with fp16():
         assert (A.to("meta") @ B.to("meta")).dtype == torch.float32
-        assert torch.linalg.multi_dot([A, B]).dtype == torch.float16, (
-            "a list of tensors holds tensors"
-        )
+        # The tensors are inside of a list.
+        assert torch.linalg.multi_dot([A, B]).dtype == torch.float16
 
 
 def test_weight_is_cast_once_in_a_region():
@@ -295,8 +295,8 @@ def test_weight_is_cast_once_in_a_region():
             assert current().cache.hits == hits
 
 
-def test_disabled_it_is_not_there(monkeypatch):
-    """Claim C52, of autocast: what is computed under enabled=False is what is computed without."""
+def test_disabled_region_changes_nothing(monkeypatch):
+    """Claim C52: a region with enabled=False changes no result."""
     opened = []
     monkeypatch.setattr(
         "labkit.frameworks.torch_amp.half_storage", lambda on: opened.append(on) or nullcontext()

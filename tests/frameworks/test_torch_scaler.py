@@ -71,8 +71,8 @@ def ready(scaler_class=GradScaler, **knobs):
     return scaler
 
 
-# Each fault, by name: what somebody does to a scaler that has met a loss.
-FAULTS = {
+# Name -> a misuse of a scaler that has scaled a loss already.
+MISUSES = {
     "growth factor of 1": lambda make, scaler, optimizer: make("cpu", growth_factor=1.0),
     "backoff factor of 1": lambda make, scaler, optimizer: make("cpu", backoff_factor=1.0),
     "unscale_ before scale": lambda make, scaler, optimizer: make("cpu").unscale_(optimizer),
@@ -116,10 +116,10 @@ FAULTS = {
 }
 
 
-def test_a_fault_is_refused_with_torchs_words_and_more():
+def test_misuses_are_refused_by_torchs_message_and_more():
     acts = {
         name: lambda make, act=act: act(make, ready(make), weight_and_optimizer()[1])
-        for name, act in FAULTS.items()
+        for name, act in MISUSES.items()
     }
     assert_refused_in_torchs_words(acts, TORCHS, GradScaler)
 
@@ -135,7 +135,7 @@ def test_a_model_is_no_optimizer():
             getattr(scaler, call)(model)
 
 
-def test_on_a_machine_without_cuda_both_warn_and_go_without(monkeypatch):
+def test_scaler_without_cuda_warns_and_is_disabled(monkeypatch):
     monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: True)
     for make in (TORCHS, GradScaler):
         with pytest.warns(
@@ -145,16 +145,16 @@ def test_on_a_machine_without_cuda_both_warn_and_go_without(monkeypatch):
         assert seen[0].filename == __file__, "the warning points at the line that made the scaler"
 
 
-def test_disabled_it_is_not_there(make_scaler):
-    """Claim C52: enabled=False is a no-op, so one loop serves with and without scaling."""
+def test_disabled_scaler_changes_nothing(make_scaler):
+    """Claim C52: enabled=False is a no-op, so one loop trains with and without a loss scale."""
     scaler = make_scaler(enabled=False, init_scale=4.0)
     weight, optimizer = weight_and_optimizer(math.inf)
     loss = weight.sum()
     assert scaler.scale(loss) is loss
     scaler.unscale_(optimizer)
-    assert weight.grad.item() == math.inf, "gradients stay what they are"
+    assert weight.grad.item() == math.inf, "a gradient was changed"
     scaler.step(optimizer)
-    assert weight.item() == -math.inf, "and every step is taken, a bad one too"
+    assert weight.item() == -math.inf, "a step with inf was not taken"
     scaler.update()
     scaler.load_state_dict({"nonsense": 1})
     assert scaler.get_scale() == 1.0
@@ -178,16 +178,16 @@ def test_step_passes_arguments_and_result_through(make_scaler):
     assert make_scaler(enabled=False).step(Returning([weight]), 1, two=2) == ((1,), {"two": 2})
 
 
-def test_scaled_outputs_keep_type_and_dtype(
-    make_scaler,
-):
-    """Restates test_grad_scaling_scale of test_cuda.py, on one device: every tensor in nested lists
-    and tuples.
+def test_scaled_outputs_keep_type_and_dtype(make_scaler):
+    """Repeats test_grad_scaling_scale of test_cuda.py on one device.
+
+    Every tensor in nested lists and tuples is scaled.
     """
     scaler = make_scaler(init_scale=2.0)
     four = torch.full((1,), 4.0)
     lazily = scaler.scale(torch.ones(()) for _ in range(2))
-    assert scaler._scale is None, "nothing is drawn yet"
+    # A generator is scaled when its items are drawn.
+    assert scaler._scale is None
     assert [t.item() for t in lazily] == [2.0, 2.0]
     losses = type("Losses", (list,), {})([four])
     one, [pair], [last, (inner,)] = scaled = scaler.scale((four, losses, [four, (four,)]))
@@ -199,7 +199,7 @@ def test_scaled_outputs_keep_type_and_dtype(
         assert make_scaler().scale(torch.ones((), dtype=dtype)).dtype == of_scalar
 
 
-def test_the_stages_are_torchs_own(make_scaler):
+def test_stages_of_an_optimizer_are_torchs(make_scaler):
     scaler = make_scaler()
     weight, optimizer = weight_and_optimizer()
     scaler.scale(weight.sum())
@@ -216,7 +216,7 @@ def test_the_stages_are_torchs_own(make_scaler):
     assert stage() is OptState.READY
 
 
-def test_a_new_scale_is_taken_by_value_and_leaves_the_tracker(make_scaler):
+def test_a_new_scale_is_copied_and_keeps_the_tracker(make_scaler):
     for new_scale in (8.0, torch.tensor(8.0), torch.tensor(8.0).double()):
         scaler = make_scaler()
         weight, optimizer = weight_and_optimizer()
@@ -230,9 +230,10 @@ def test_a_new_scale_is_taken_by_value_and_leaves_the_tracker(make_scaler):
         assert scaler._get_growth_tracker() == 1
 
 
-def test_what_others_write_into_its_tensors_counts(make_scaler):
-    """Ours remembers the numbers it wrote, to spare the device a question; nobody else's writing
-    may be missed.
+def test_numbers_written_into_its_tensors_take_effect(make_scaler):
+    """Our scaler caches the numbers in its tensors, so that the host does not wait for the device.
+
+    A number that somebody else writes into them must be read all the same.
     """
     scaler = make_scaler(growth_interval=5)
     weight, optimizer = weight_and_optimizer()
@@ -250,27 +251,29 @@ def test_what_others_write_into_its_tensors_counts(make_scaler):
         scaler.update()
         after = {4.0: (4.0, 4), 32.0: (16.0, 0), 2.0: (4.0, 0)}[scale]
         assert (scaler.get_scale(), scaler._get_growth_tracker()) == after
-    scaler.step(optimizer)  # and an inf that another process found comes after the step
+    scaler.step(optimizer)
+    # An inf that another process found is written after the step.
     scaler._found_inf_per_device(optimizer)[torch.device("cpu")].fill_(1.0)
     scaler.update()
     assert scaler.get_scale() == 2.0
 
 
-def test_a_pickled_or_copied_scaler_goes_on_where_it_stood(make_scaler):
+def test_a_pickled_or_copied_scaler_continues(make_scaler):
     scaler = make_scaler(init_scale=8.0, growth_interval=3)
     weight, optimizer = weight_and_optimizer()
     scaler.scale(weight.sum())
     scaler.step(optimizer)
     scaler.update()
     for again in (pickle.loads(pickle.dumps(scaler)), copy.deepcopy(scaler)):
-        assert again.state_dict() == scaler.state_dict(), "tensors are made with the next loss"
-        assert again._scale is None, "tensors are made with the next loss"
+        assert again.state_dict() == scaler.state_dict()
+        # The next loss makes the tensors.
+        assert again._scale is None
         again.scale(weight.sum())
         assert again._scale.item() == 8.0
         assert again._growth_tracker.item() == 1
 
 
-def test_a_factor_that_the_user_put_on_a_fused_optimizer_counts(make_scaler):
+def test_grad_scale_set_on_a_fused_optimizer_takes_effect(make_scaler):
     for optimizer_class, fused in itertools.product(
         (torch.optim.SGD, torch.optim.Adam), (False, True)
     ):
@@ -281,14 +284,15 @@ def test_a_factor_that_the_user_put_on_a_fused_optimizer_counts(make_scaler):
         if fused:
             optimizer.grad_scale = torch.tensor(2.0)
         scaler.step(optimizer)
-        assert weight.grad.item() == (0.5 if fused else 1.0), "unscaled by 4, and by 2 again"
+        # A fused optimizer divides by the scale of 4, and by its own factor of 2.
+        assert weight.grad.item() == (0.5 if fused else 1.0)
         assert not hasattr(optimizer, "grad_scale")
 
 
-# A state in torch's words: what one begins, the other goes on with.
+# States: either scaler loads the state of the other.
 
 
-def test_a_state_goes_from_one_to_the_other_and_back():
+def test_each_scaler_loads_the_state_of_the_other():
     source = ready(
         TORCHS, init_scale=24.0, growth_factor=3.0, backoff_factor=0.25, growth_interval=9
     )
@@ -317,7 +321,7 @@ def test_a_state_goes_from_one_to_the_other_and_back():
 
 @pytest.mark.slow
 def test_sharded_scaler_is_torchs_bit_for_bit(tmp_path):
-    """Two real processes, each stepping weights that the other has not."""
+    """Run two processes, each of which steps weights of its own."""
     ranks = launch("scalers", 2, tmp_path)
     for found in ranks:
         for (scale, tracker, weight), (own_scale, own_tracker, own) in zip(
@@ -331,16 +335,28 @@ def test_sharded_scaler_is_torchs_bit_for_bit(tmp_path):
     assert scales[1] == [1024.0, 2048.0, 1024.0, 1024.0, 2048.0, 2048.0]
     alone = [[scale for scale, *_ in found["alone"]] for found in ranks]
     assert alone[0][:2] == alone[1][:2]
-    assert alone[0][2:] != alone[1][2:], "nobody told the first rank"
+    # Without a sharded scaler, the first rank does not learn of the overflow.
+    assert alone[0][2:] != alone[1][2:]
 
 
-SEED = 5  # by which even a short walk is skipped and at the top for more than a tenth of its steps
+# With this seed, also a short run skips more than a tenth of its steps, and has a scale near the
+# largest one in more than a hundredth.
+SEED = 5
 Moment = namedtuple("Moment", "scale tracker weights")
 
 
-def wander(scaler_class, steps, seed, lowest, fused):
-    """Train two weights in two optimizers with every liberty that the order of calls leaves, drawn
-    from a seed.
+def random_steps(scaler_class, steps, seed, lowest, fused):
+    """Train two weights by two optimizers, in orders of calls that are drawn from a seed.
+
+    Args:
+        scaler_class: the class of the scaler.
+        steps: number of steps.
+        seed: the seed of all draws.
+        lowest: a lower scale is replaced by a new one.
+        fused: whether the optimizers are fused.
+
+    Yields:
+        The scale, the tracker and the weights after each step.
     """
     draw = random.Random(seed)
     gradients = torch.randn(steps, 2, 4, generator=torch.Generator().manual_seed(seed)) * 8
@@ -352,7 +368,7 @@ def wander(scaler_class, steps, seed, lowest, fused):
     for step in range(steps):
         used = draw.choice([(0,), (1,), (0, 1), (1, 0)])
         for index in used:
-            # inf by itself where the scale is at the top
+            # this overflows by itself if the scale is near FP32's largest number
             weights[index].grad = scaler.scale(gradients[step, index])
             if draw.random() < 0.2:
                 weights[index].grad[draw.randrange(4)] = draw.choice(
@@ -365,7 +381,7 @@ def wander(scaler_class, steps, seed, lowest, fused):
         for index in used:
             scaler.step(optimizers[index])
         scaler.update(*_a_new_scale(draw, scaler, lowest))
-        _turn_a_knob(draw, scaler)
+        _set_a_knob(draw, scaler)
         yield Moment(
             scaler._scale.item(),
             scaler._growth_tracker.item(),
@@ -374,14 +390,18 @@ def wander(scaler_class, steps, seed, lowest, fused):
 
 
 def _a_new_scale(draw, scaler, lowest):
-    """Rarely, or where the scale is low: set it, as a number or as a tensor."""
+    """Return a new scale, a number or a tensor, in a list; mostly an empty list.
+
+    There is a new scale in every twentieth step, and whenever the scale is below `lowest`.
+    """
     if draw.random() < 0.05 or scaler.get_scale() < lowest:
         value = 2.0 ** draw.triangular(0, 127, 127)
         return [value if draw.random() < 0.5 else torch.tensor(value)]
     return []
 
 
-def _turn_a_knob(draw, scaler):
+def _set_a_knob(draw, scaler):
+    """Rarely change a setting of the scaler, or load its own state."""
     if draw.random() < 0.05:
         scaler.set_growth_factor(draw.choice([2.0, 1.5, 1.0009765625, 3.7, 2.0**20]))
     if draw.random() < 0.05:
@@ -404,29 +424,37 @@ def _turn_a_knob(draw, scaler):
     ids=["loop", "fused", "long"],
 )
 def test_random_steps_are_torchs_bit_for_bit(fused, lowest, steps):
-    walked = skipped = at_the_top = 0
+    taken = 0
+    skipped = 0
+    near_largest_scale = 0
     before = None
     both = (
-        wander(scaler_class, steps, SEED, lowest, fused) for scaler_class in (GradScaler, TORCHS)
+        random_steps(scaler_class, steps, SEED, lowest, fused)
+        for scaler_class in (GradScaler, TORCHS)
     )
     for ours, theirs in zip(*both, strict=True):
-        assert ours == theirs, f"at step {walked} of seed {SEED}"
-        walked += 1
-        skipped += before is not None and ours.weights == before.weights
-        at_the_top += ours.scale > 2.0**120
+        assert ours == theirs, f"at step {taken} of seed {SEED}"
+        taken += 1
+        if before is not None and ours.weights == before.weights:
+            skipped += 1
+        if ours.scale > 2.0**120:
+            near_largest_scale += 1
         before = ours
-    assert walked == steps
-    assert min(skipped / steps, 10 * at_the_top / steps) > 0.1, "the walk met what it should"
+    assert taken == steps
+    # Otherwise the draws would not test skipped steps, or large scales.
+    assert skipped > 0.1 * steps
+    assert near_largest_scale > 0.01 * steps
 
 
-# PyTorch's own tests of its GradScaler, restated for both scalers. Each docstring names the case of
-# pytorch/test/test_torch.py or test_cuda.py. Cases that the random walk above covers (two
-# optimizers of which one overflows, clipping, fused steps) are not repeated.
+# Cases of PyTorch's own tests, for both scalers. Each docstring names the case of
+# pytorch/test/test_torch.py (or test_cuda.py) that the test repeats. Cases that the random steps
+# above cover (two optimizers of which one overflows, clipping, fused steps) are left out.
 
 
 def test_inf_after_unscaling_reaches_the_weights(make_scaler):
-    """Restates test_params_invalidated_with_grads_invalidated_between_unscale_and_step: unscale_
-    looks once.
+    """Repeats test_params_invalidated_with_grads_invalidated_between_unscale_and_step.
+
+    Only unscale_ checks the gradients, and it does so once.
     """
     for knobs in ({"foreach": False}, {"foreach": True}, {"fused": True}):
         scaler = make_scaler()
@@ -439,8 +467,10 @@ def test_inf_after_unscaling_reaches_the_weights(make_scaler):
 
 
 def unscaled(make_scaler, gradients):
-    """Return what `_unscale_grads_` finds in gradients of a scale of 4, and what it
-    leaves of them.
+    """Unscale gradients by a scale of 4, through `_unscale_grads_`.
+
+    Returns:
+        found_inf by device, and the gradients after the call.
     """
     parameters = [
         nn.Parameter(torch.zeros(gradient.shape, dtype=gradient.dtype)) for gradient in gradients
@@ -457,8 +487,9 @@ def unscaled(make_scaler, gradients):
 
 
 def test_gradients_of_any_layout_are_unscaled(make_scaler):
-    """Restates test_grad_scaling_unscale: contiguous, transposed, sliced and FP16 gradients in one
-    optimizer.
+    """Repeats test_grad_scaling_unscale.
+
+    One optimizer has contiguous, transposed, sliced and FP16 gradients.
     """
     for where, bad in [(None, 0.0), *itertools.product(range(5), (math.inf, -math.inf, math.nan))]:
         four = torch.full((20, 20), 4.0)
@@ -472,24 +503,27 @@ def test_gradients_of_any_layout_are_unscaled(make_scaler):
 
 
 def test_sparse_gradients_are_divided_and_searched(make_scaler):
-    """Restates test_grad_scaling_unscale_sparse."""
+    """Repeats test_grad_scaling_unscale_sparse."""
     for dtype, *values, bad in (
         (torch.float32, 16.0, 32.0, 64.0, 0.0),
         (torch.float32, 16.0, 32.0, math.inf, 1.0),
         (torch.float16, 16.0, 32.0, 64.0, 0.0),
-        (torch.float16, 64000.0, 32.0, 64000.0, 1.0),  # 64,000 twice in one place
+        # 64,000 twice in one place is beyond FP16
+        (torch.float16, 64000.0, 32.0, 64000.0, 1.0),
     ):
         places = torch.tensor([[0, 1, 0], [2, 0, 2]])
         gradient = torch.sparse_coo_tensor(
             places, torch.tensor(values), (2, 3), dtype=dtype, check_invariants=True
         )
         found, (left,) = unscaled(make_scaler, [gradient.clone()])
-        assert (found, left.is_sparse) == ({"cpu": bad}, True), values
-        assert bad or torch.equal(left.to_dense(), gradient.to_dense() / 4)
+        assert found == {"cpu": bad}, values
+        assert left.is_sparse, values
+        if not bad:
+            assert torch.equal(left.to_dense(), gradient.to_dense() / 4), values
 
 
 class Recorder(torch.optim.Optimizer):
-    """An optimizer that unscales by itself and only notes what it is given."""
+    """An optimizer that would unscale by itself, and records the scaler's attributes instead."""
 
     _step_supports_amp_scaling = True
 
@@ -497,20 +531,21 @@ class Recorder(torch.optim.Optimizer):
         super().__init__(parameters, {})
 
     def step(self, closure=None):
-        self.given = self.grad_scale, self.found_inf
+        self.received = self.grad_scale, self.found_inf
 
 
 class OldRecorder(Recorder):
-    """The same by the older contract: it is handed the scaler."""
+    """The same by torch's older protocol, in which the scaler is passed as an argument."""
 
     def step(self, closure=None, *, grad_scaler=None):
-        self.given = grad_scaler
+        self.received = grad_scaler
         assert not {"grad_scale", "found_inf"} & vars(self).keys()
 
 
 def test_unscaling_optimizer_gets_scale_and_found_inf(make_scaler):
-    """Restates test_grad_scaler_pass_itself: the scaler itself, with a warning, or scale and
-    found_inf as tensors.
+    """Repeats test_grad_scaler_pass_itself.
+
+    An optimizer receives the scaler itself, with a warning, or scale and found_inf as tensors.
     """
     weight = nn.Parameter(torch.ones(3))
     old = OldRecorder([weight])
@@ -519,22 +554,21 @@ def test_unscaling_optimizer_gets_scale_and_found_inf(make_scaler):
     scaler.scale(weight.mean()).backward()
     with pytest.warns(FutureWarning, match="stop passing itself"):
         scaler.step(old)
-    assert old.given is scaler
+    assert old.received is scaler
     with warnings.catch_warnings(action="error"):
         scaler.step(new)
     scaler.update()
-    assert [tensor.item() for tensor in new.given] == [2.0, 0.0]
+    assert [tensor.item() for tensor in new.received] == [2.0, 0.0]
     assert not {"grad_scale", "found_inf"} & vars(new).keys()
 
 
-# Where torch's does harm in silence, and ours does not: each test shows both, side by side. torch's
-# half is a fact of torch 2.13; if a later torch closes a hole, that half fails and says so.
+# Cases in which torch's scaler spoils a training without an error, and ours does not. Each test
+# runs both. The expectations of torch are those of torch 2.13; if a later version mends a case, its
+# test fails.
 
 
 def begin(scaler_class, optimizer_class=torch.optim.SGD, **knobs):
-    """Return a scaler that has met its first loss, a weight of 1, and an optimizer with a learning
-    rate of 1.
-    """
+    """Return a scaler that has scaled a loss, a weight of 1, and its optimizer with a rate of 1."""
     scaler = scaler_class("cpu", **knobs)
     weight = nn.Parameter(torch.ones(1))
     scaler.scale(weight.sum())
@@ -556,7 +590,8 @@ def test_repeated_overflows_take_the_scale_to_zero():
             step(scaler, weight, optimizer, math.inf)
         assert scaler.get_scale() == scale
         assert weight.item() == 1.0
-        weight.grad = torch.full((1,), 2.0**-128)  # a small gradient, as any at this scale
+        # every scaled gradient is small at this scale
+        weight.grad = torch.full((1,), 2.0**-128)
         scaler.step(optimizer)
         assert weight.item() == weights
 
@@ -595,8 +630,8 @@ def test_a_positional_closure_steps_with_scaled_gradients():
             train(scaler_class, by="keyword")
 
 
-def test_what_cannot_work_is_refused_whole():
-    """Scales, knobs, states and outputs without a tensor, all of which torch takes."""
+def test_invalid_settings_are_refused_and_change_nothing():
+    """torch accepts all of these scales, settings, states and outputs without a tensor."""
     message = r"scale must be a number from 2\^-126 to 3.4e38"
     for scale in (-1.0, 0.0, math.nan, math.inf, 2.0**-127):
         scaler = ready(TORCHS, init_scale=scale)
@@ -607,7 +642,7 @@ def test_what_cannot_work_is_refused_whole():
         for new_scale in (scale, torch.tensor(scale)):
             with pytest.raises(ValueError, match=message):
                 ours.update(new_scale)
-        assert ours.get_scale() == 2.0**16, "and the old one stays"
+        assert ours.get_scale() == 2.0**16, "a refused scale was set"
     for key, *values in (
         ("growth_factor", 0.5, math.nan),
         ("backoff_factor", 2.0, 0.0),
@@ -618,17 +653,18 @@ def test_what_cannot_work_is_refused_whole():
         for value in values:
             theirs = TORCHS("cpu")
             ours = GradScaler("cpu")
-            stored = {**TORCHS("cpu", growth_interval=7).state_dict(), key: value}
-            theirs.load_state_dict(stored)
+            state = {**TORCHS("cpu", growth_interval=7).state_dict(), key: value}
+            theirs.load_state_dict(state)
             with pytest.raises(ValueError, match="must be"):
-                ours.load_state_dict(stored)
+                ours.load_state_dict(state)
             if hasattr(ours, f"set_{key}"):
                 getattr(theirs, f"set_{key}")(value)
                 with pytest.raises(ValueError, match=f"{key} must be"):
                     getattr(ours, f"set_{key}")(value)
             assert ours.state_dict() == TORCHS("cpu").state_dict(), key
     for outputs in ({"loss": torch.ones(1)}, "loss", b"loss"):
-        assert isinstance(TORCHS("cpu").scale(outputs), map), "an empty promise"
+        # torch returns a map, which fails only when it is read.
+        assert isinstance(TORCHS("cpu").scale(outputs), map)
         with pytest.raises(
             ValueError, match=r"outputs must be a Tensor or an iterable of Tensors; got a \w+"
         ):
@@ -649,7 +685,7 @@ def test_an_optimizer_without_gradients_raises():
 
 
 def test_scale_below_1_overflows_a_finite_gradient():
-    """The kernel looks for inf before it divides; dividing 2^120 by 2^-10 makes one."""
+    """torch's kernel checks for inf before it divides, and 2^120 / 2^-10 overflows."""
     for fused in (False, True):
         for scaler_class, after in ((TORCHS, -math.inf), (GradScaler, 1.0)):
             sgd = partial(torch.optim.SGD, fused=fused)

@@ -6,6 +6,7 @@ independence of listeners.
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from labkit.instrument.events import (
 )
 from labkit.instrument.sources import SOURCES, Source
 from labkit.instrument.stream import STREAM, Listener
+from labkit.instrument.taps import tap
 
 Autocast = torch.amp.autocast_mode.autocast
 PLACES = [
@@ -121,6 +123,27 @@ def test_tap_is_open_while_a_listener_needs_it() -> None:
     assert tapped() == [False] * len(PLACES)
 
 
+def test_tap_that_cannot_open_leaves_nothing_behind() -> None:
+    class Scaler:
+        pass
+
+    calls = []
+
+    def around(name: str, call: Any, scaler: Scaler) -> str:
+        calls.append(name)
+        return call(scaler)
+
+    with (
+        pytest.raises(AttributeError, match="step"),
+        tap(Scaler, "step", partial(around, "first")),
+    ):
+        pass
+    Scaler.step = lambda self: "stepped"
+    with tap(Scaler, "step", partial(around, "second")):
+        assert Scaler().step() == "stepped"
+    assert calls == ["second"]
+
+
 def test_failure_of_a_listener_does_not_stop_others() -> None:
     failing, failures = recorder()
     other, events = recorder(BackwardBegins, OptimizerBegins)
@@ -174,6 +197,17 @@ def test_further_source_is_open_while_it_is_needed(monkeypatch: pytest.MonkeyPat
     assert calls[1:] == ["closed"]
     # A failure while a source closes is reported, too.
     assert got == ["StandInStepped", "opened: planted"]
+
+
+def test_source_that_cannot_open_ends_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(stream: Any) -> Any:
+        raise ValueError("planted")
+
+    monkeypatch.setattr(STREAM, "sources", (Source((StandInStepped,), fails), *STREAM.sources))
+    listener, got = recorder(StandInStepped, BackwardBegins)
+    with STREAM.subscribed(listener):
+        train()
+    assert got == ["fails: planted", "BackwardBegins"]
 
 
 def test_source_of_another_type_is_refused() -> None:

@@ -310,8 +310,8 @@ def test_report_is_saved_loaded_and_compared(tmp_path):
 
 
 def test_a_file_that_is_no_report_is_refused(tmp_path):
-    for stored in ("not json", "[]", "{}"):
-        (tmp_path / "report.json").write_text(stored)
+    for content in (b"not json", b"[]", b"{}", b'{"watched": 1}', b'{"watched": [1]}', b"\xff\xfe"):
+        (tmp_path / "report.json").write_bytes(content)
         with pytest.raises(ValueError, match="expected a report of a watch"):
             Report.load(tmp_path)
 
@@ -360,6 +360,12 @@ def test_invalid_arguments_of_a_watch_are_refused():
             "a multiple of every=30, got 50",
             Net(),
             {"every": 30, "against_fp32_every": 50},
+        ),
+        (
+            ValueError,
+            "expected 0 or a multiple of every=50, got -50",
+            Net(),
+            {"against_fp32_every": -50},
         ),
     ):
         with pytest.raises(error, match=message):

@@ -18,6 +18,8 @@ from labkit.amp import RECIPES, Engine
 from labkit.clinic import Status, diagnose
 from labkit.frameworks import GradScaler
 from labkit.instrument import Report, watch
+from labkit.instrument.causes import causes_first
+from labkit.instrument.symptoms import Kind, finding
 from tests.clinic.trainings import Case, usual
 
 X = torch.randn(32, 8, generator=torch.Generator().manual_seed(1))
@@ -148,6 +150,38 @@ def test_optimizer_settings_without_effect_are_findings():
     model = network().half()
     found, _ = train(model, steps=1, optimizer=torch.optim.Adam(model.parameters(), lr=1e-3))
     assert ("epsilon is zero", "3.bias", 0) in found
+
+
+def test_causes_that_explain_each_other_leave_one_finding():
+    # Each of these kinds can be the cause of the one before it, and the first of the last.
+    findings = [
+        finding(Kind.NO_STEP_TAKEN, "", 10, "no step"),
+        finding(Kind.OVERFLOW, "", 8, "overflow"),
+        finding(Kind.STEP_NOT_FINITE, "", 5, "a step with inf"),
+    ]
+    (cause,) = causes_first(findings)
+    assert cause.name == "a step with inf or NaN"
+    assert cause.what == "a step with inf; it led to: no step was taken, overflow"
+
+
+class Unusual(torch.optim.Optimizer):
+    """An optimizer with a state of Adam's name, and without Adam's options."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1})
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["exp_avg_sq"] = p.grad.square()
+                p.data.sub_(group["lr"] * p.grad)
+
+
+def test_an_optimizer_without_the_options_of_adam_is_observed():
+    model = network()
+    found, report = train(model, every=1, optimizer=Unusual(model.parameters()))
+    assert found == set()
+    assert report.unseen == ()
 
 
 def test_a_scale_too_high_for_one_layer_is_a_finding():

@@ -250,63 +250,67 @@ def custom_bwd(backward: _Function) -> _Function:
 
 
 @cache
-def _following_apply(apply: Callable[..., Any]) -> Any:
+def _apply_under_regions(apply: Callable[..., Any]) -> Any:
     """Return `Function.apply` that makes Functions with torch's decorators respect our regions."""
 
-    def followed_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        followed = cls
+    def apply_under_regions(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        function = cls
         # the length of the stack is cheaper than the modes on it
         if torch._C._len_torch_function_stack() and open_modes():
-            followed = _following(cls)
-        return super(_SingleLevelFunction, followed).apply(*args, **kwargs)
+            function = _respecting_regions(cls)
+        return super(_SingleLevelFunction, function).apply(*args, **kwargs)
 
-    run_uncompiled(followed_apply)
-    run_uncompiled(_following)
-    return classmethod(followed_apply)
+    run_uncompiled(apply_under_regions)
+    run_uncompiled(_respecting_regions)
+    return classmethod(apply_under_regions)
 
 
 # every Function's `apply` calls this one, however it was looked up
-LabMode.replaced_while_open.add(Replacement(_SingleLevelFunction, "apply", _following_apply))
+LabMode.replaced_while_open.add(Replacement(_SingleLevelFunction, "apply", _apply_under_regions))
 
 
-def _following(function: Any) -> Any:
-    """Return a Function, or a subclass if torch's decorator is on its forward.
+def _respecting_regions(function: Any) -> Any:
+    """Return a Function, or a subclass of it if torch's decorator is on its forward.
 
-    The subclass has our decorator around torch's.
+    The methods of the subclass have our decorators around torch's.
     """
-    # the subclass is stored with the methods that it was made for, which may be replaced
-    forward, backward, twin = vars(function).get("_labkit_following", (None, None, None))
+    # the result is stored with the methods that it was made for, which may be replaced
+    forward, backward, result = vars(function).get("_labkit_decorated", (None, None, None))
     if forward is function.forward and backward is function.backward:
-        return twin
+        return result
     forward = function.forward
     backward = function.backward
-    twin = function
-    decorated = _decorated(forward, _codes()[0])
-    if decorated is not None:
-        known = inspect.getclosurevars(decorated).nonlocals
-        own = {
-            "forward": staticmethod(_forward(forward, known["cast_inputs"], known["device_type"]))
-        }
-        if _decorated(backward, _codes()[1]) is not None:
-            own["backward"] = staticmethod(custom_bwd(backward))
+    result = function
+    forward_code, backward_code = _wrapper_codes()
+    wrapper = _wrapper_with_code(forward, forward_code)
+    if wrapper is not None:
+        options = inspect.getclosurevars(wrapper).nonlocals
+        our_forward = _forward(forward, options["cast_inputs"], options["device_type"])
+        methods = {"forward": staticmethod(our_forward)}
+        if _wrapper_with_code(backward, backward_code) is not None:
+            methods["backward"] = staticmethod(custom_bwd(backward))
         names = {
             name: getattr(function, name) for name in ("__module__", "__qualname__", "__doc__")
         }
-        twin = type(function)(function.__name__, (function,), {**names, **own})
-    function._labkit_following = forward, backward, twin
-    return twin
+        result = type(function)(function.__name__, (function,), {**names, **methods})
+    function._labkit_decorated = (forward, backward, result)
+    return result
 
 
-def _decorated(function: Any, code: Any) -> Any:
-    """Return the decorated function among those that a method wraps, or None."""
+def _wrapper_with_code(function: Any, code: Any) -> Any:
+    """Return the wrapper with this code object among a method's nested wrappers, or None."""
     while function is not None and getattr(function, "__code__", None) is not code:
         function = getattr(function, "__wrapped__", None)
     return function
 
 
 @cache
-def _codes() -> tuple[Any, Any]:
-    """Return the code objects of the wrappers of torch's two decorators."""
-    decorators: Any = (autocast_mode.custom_fwd, autocast_mode.custom_bwd)
-    forward, backward = (decorate(lambda ctx: None, device_type="cpu") for decorate in decorators)
+def _wrapper_codes() -> tuple[Any, Any]:
+    """Return the code objects of the wrappers that torch's custom_fwd and custom_bwd make."""
+
+    def method(ctx: Any) -> None:
+        pass
+
+    forward: Any = autocast_mode.custom_fwd(method, device_type="cpu")
+    backward: Any = autocast_mode.custom_bwd(method, device_type="cpu")
     return forward.__code__, backward.__code__

@@ -171,10 +171,20 @@ class Recording(autocast):
         self._record(name, entry, inputs, out)
         return out
 
+    def enter_module(self, name: str, *_: object) -> None:
+        """Record that a module's forward pass begins; a forward pre-hook."""
+        self.path.append(name)
+
+    def leave_module(self, *_: object) -> None:
+        """Record that the innermost module's forward pass has ended; a forward hook."""
+        self.path.pop()
+
     def _moved_to(self, name: str) -> Rule | None:
+        """Return the list that an override puts the next call of an operation on, or None."""
         return self.overrides.get(self._key(name), self.overrides.get(_bare(name)))
 
     def _key(self, name: str) -> str:
+        """Return the key of the next call of an operation, such as "softmax 2"."""
         return f"{_bare(name)} {self.counts[_bare(name)] + 1}"
 
     def _record(self, name: str, entry: Entry, inputs: list[Tensor], out: Any) -> None:
@@ -220,30 +230,26 @@ def recorded(model: Callable[..., Any], inputs: tuple[Any, ...], region: Recordi
     # the inputs may be results of other layers, with a history
     inputs = tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), inputs)
     model = copy.deepcopy(model)
-    device = next(
-        (t.device for t in tree_leaves(inputs) if isinstance(t, Tensor)), torch.device("cpu")
-    )
-    # A copy of a function shares the networks that it calls: restore their buffers.
-    named = inspect.getclosurevars(model) if inspect.isfunction(model) else None
-    networks = (*named.nonlocals.values(), *named.globals.values()) if named else ()
-
-    def leave(*_: object) -> None:
-        region.path.pop()
-
+    device = torch.device("cpu")
+    tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
+    if tensors:
+        device = tensors[0].device
     with ExitStack() as stack:
-        for buffer in [
-            b for network in networks if isinstance(network, nn.Module) for b in network.buffers()
-        ]:
-            stack.callback(buffer.copy_, buffer.clone())
+        # a copy of a function shares the networks that it calls
+        for network in _networks_of(model):
+            for buffer in network.buffers():
+                stack.callback(buffer.copy_, buffer.clone())
         if isinstance(model, nn.Module):
             for name, module in model.named_modules():
-                enter = partial(lambda name, *_: region.path.append(name), name)
+                enter = partial(region.enter_module, name)
                 stack.callback(module.register_forward_pre_hook(enter).remove)
-                stack.callback(module.register_forward_hook(leave, always_call=True).remove)
+                leave = module.register_forward_hook(region.leave_module, always_call=True)
+                stack.callback(leave.remove)
         stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
         for mode in (torch.no_grad(), half_storage(device), region):
             stack.enter_context(mode)
-        torch.manual_seed(0)  # the same dropout in both runs
+        # both runs drop the same elements
+        torch.manual_seed(0)
         try:
             model(*inputs)
         except RuntimeError as error:
@@ -251,6 +257,15 @@ def recorded(model: Callable[..., Any], inputs: tuple[Any, ...], region: Recordi
                 raise
             region.problem = str(error)
     return region
+
+
+def _networks_of(model: Callable[..., Any]) -> list[nn.Module]:
+    """Return the networks that a Python function names in its code; none for a module."""
+    if not inspect.isfunction(model):
+        return []
+    variables = inspect.getclosurevars(model)
+    values = (*variables.nonlocals.values(), *variables.globals.values())
+    return [value for value in values if isinstance(value, nn.Module)]
 
 
 def _floats(tree: Any) -> list[Tensor]:
@@ -269,9 +284,7 @@ def ledger(
     format: FormatLike = FP16,
     overrides: Mapping[str, Rule] | None = None,
 ) -> tuple[LedgerRow, ...]:
-    """Return one row for each operation of `model(*inputs)` under autocast, with its error.
-
-    The error is against FP32.
+    """Return one row for each operation of `model(*inputs)`, with its error against FP32.
 
     Args:
         model: a module or any function of tensors, with FP32 weights.
@@ -312,17 +325,30 @@ def ledger(
         )
     cast = recorded(model, inputs, Recording(format, moved, casts=True))
     keys = [row.key for row in exact.rows]
-    done = [row.key for row in cast.rows]
-    if done != keys[: len(done)] or (not cast.problem and len(done) < len(keys)):
+    keys_under_autocast = [row.key for row in cast.rows]
+    # a run that an error ended has the first operations only
+    same = keys_under_autocast == keys[: len(keys_under_autocast)]
+    whole = bool(cast.problem) or len(keys_under_autocast) == len(keys)
+    if not same or not whole:
         raise ValueError(
             "this model calls other operations under autocast than in FP32; a ledger needs the "
             "same ones"
         )
+    return _compared(cast, exact)
+
+
+def _compared(cast: Recording, exact: Recording) -> tuple[LedgerRow, ...]:
+    """Return the rows of a run under autocast, with their errors against the run in FP32.
+
+    Args:
+        cast: the run under autocast, which an error may have ended.
+        exact: the run in FP32, with the same operations.
+    """
     rows: list[LedgerRow] = []
     for number, output in enumerate(exact.outputs):
         finite = output[output.isfinite()]
         largest = float(finite.abs().max()) if finite.numel() else 0.0
-        if number < len(done):
+        if number < len(cast.rows):
             error, overflowed, lost = difference(cast.outputs[number], output)
             rows.append(
                 replace(
@@ -335,7 +361,7 @@ def ledger(
             )
         else:
             # the operation that failed, or one after it
-            problem = cast.problem if number == len(done) else ""
+            problem = cast.problem if number == len(cast.rows) else ""
             unreached = replace(exact.rows[number], input_dtypes=(), to=None, result=None)
             rows.append(replace(unreached, largest=largest, problem=problem))
     return tuple(rows)

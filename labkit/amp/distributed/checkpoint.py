@@ -15,7 +15,7 @@ Source: torch.distributed.checkpoint (save, load: resharding by name and positio
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,8 @@ from torch.distributed.tensor import DTensor
 from labkit.amp.checkpoint import generators, set_generators
 from labkit.amp.distributed.engine import DistributedEngine
 from labkit.amp.distributed.group import raising_rank_lost
-from labkit.amp.loss_scaling.scaler import ScalerState
 from labkit.amp.masters.convert import uncompiled
-from labkit.amp.requirements import require_keys, require_same
+from labkit.amp.requirements import as_scaler, require_keys, require_same
 
 SCHEMA = "labkit.checkpoint.distributed/1"
 # complete checkpoints in a folder; older ones are removed
@@ -38,14 +37,17 @@ KEPT = 2
 
 
 def save(folder: str | Path, engine: DistributedEngine, **extra: Any) -> Path:
-    """Write FOLDER/step-N, N being the engine's steps.
+    """Write a checkpoint to FOLDER/step-N, where N is the engine's number of steps.
 
-    All ranks call it, with a folder that all of them reach.
+    All ranks have to call it.
 
     Args:
-        folder: a folder that all ranks reach; it is created if missing.
+        folder: a folder that all ranks can access; it is created if missing.
         engine: this rank's engine, between two steps.
         **extra: values and tensors of this rank, in types that torch.load(weights_only=True) reads.
+
+    Returns:
+        The folder of the checkpoint.
 
     Raises:
         RuntimeError: there are gradients that no step has used.
@@ -55,6 +57,7 @@ def save(folder: str | Path, engine: DistributedEngine, **extra: Any) -> Path:
     path = Path(folder) / f"step-{engine.steps:08d}"
     writing = path.with_name(f".{path.name}.writing")
     first = dist.get_rank(engine.group) == 0
+    # the values of the engine's state without tensors
     small = {
         key: state[key]
         for key in ("optimizer", "scalers", "recipe", "policy", "steps", "skips_in_a_row")
@@ -110,24 +113,16 @@ def load(path: str | Path, engine: DistributedEngine) -> dict[str, Any]:
     """
     path = Path(path)
     current = engine.state_dict()
-    rank_file = path / f"rank-{dist.get_rank(engine.group)}.pt"
-    if not rank_file.exists():
-        rank_file = path / "rank-0.pt"
-    try:
-        stored = torch.load(rank_file, weights_only=True)
-        metadata = filesystem.FileSystemReader(path).read_metadata().state_dict_metadata
-    except (OSError, RuntimeError) as error:
-        raise ValueError(
-            f"{path} is not a complete checkpoint of many processes: {error}"
-        ) from error
+    small, metadata = read_small(path, dist.get_rank(engine.group))
     weights = {
-        "optimizer": {"param_groups": stored["groups"]},
-        "master": dict.fromkeys(stored["names"]),
+        "optimizer": {"param_groups": small["groups"]},
+        "master": dict.fromkeys(small["names"]),
     }
     # the model is among the tensors, which are loaded below
-    saved_state = {**stored, "weights": weights, "model": {}}
+    saved_state = {**small, "weights": weights, "model": {}}
     require_keys(saved_state)
     require_same(current, saved_state)
+    scalers = [as_scaler(scaler) for scaler in small["scalers"]]
     targets = _tensors(engine, current, metadata)
     with raising_rank_lost("while it read a checkpoint", engine.group):
         state_dict_loader.load(targets, checkpoint_id=path, process_group=engine.group)
@@ -135,32 +130,73 @@ def load(path: str | Path, engine: DistributedEngine) -> dict[str, Any]:
         name: t._local_tensor if isinstance(t, DTensor) else t for name, t in targets.items()
     }
     masters = {name: tensors[f"master.{name}"] for name in current["weights"]["master"]}
-    scalers = [ScalerState(**scaler) for scaler in stored["scalers"]]
-    optimizer_state: dict[int, dict[str, Any]] = {
-        index: dict(fields) for index, fields in stored["plain"].items()
+    optimizer = {
+        "state": _optimizer_state(masters, tensors, small["plain"]),
+        "param_groups": small["groups"],
     }
-    for index, name in enumerate(masters):
-        prefix = f"optimizer.{name}."
-        fields = {
-            key.removeprefix(prefix): tensor
-            for key, tensor in tensors.items()
-            if key.startswith(prefix)
-        }
-        if fields:
-            optimizer_state[index] = optimizer_state.get(index, {}) | fields
-    optimizer = {"state": optimizer_state, "param_groups": stored["groups"]}
     with torch.no_grad():
         for p in engine.weights.model_weights:
             # every master rounds to its weight, so this restores the weight exactly
             p.data.copy_(masters[engine.weights.names[p]])
         engine.weights.load_state_dict(
-            {"master": masters, "optimizer": optimizer, "generator": stored["generator"]}
+            {"master": masters, "optimizer": optimizer, "generator": small["generator"]}
         )
-    engine.resume_at(scalers, stored["steps"], stored["skips_in_a_row"])
-    if stored["world"] == engine.world:
-        set_generators(stored["rng"])
-    extra: dict[str, Any] = stored["extra"]
+    engine.resume_at(scalers, small["steps"], small["skips_in_a_row"])
+    if small["world"] == engine.world:
+        set_generators(small["rng"])
+    extra: dict[str, Any] = small["extra"]
     return extra
+
+
+def read_small(path: Path, rank: int) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """Return the small values that a rank wrote, and the metadata of the checkpoint's tensors.
+
+    Args:
+        path: the folder of the checkpoint.
+        rank: the rank; one that the checkpoint does not have gets the values of rank 0.
+
+    Raises:
+        ValueError: the folder is not a complete checkpoint of this schema.
+    """
+    rank_file = path / f"rank-{rank}.pt"
+    if not rank_file.exists():
+        rank_file = path / "rank-0.pt"
+    try:
+        small = torch.load(rank_file, weights_only=True)
+        metadata = filesystem.FileSystemReader(path).read_metadata().state_dict_metadata
+    # errors on foreign files have no common type
+    except Exception as error:
+        raise ValueError(
+            f"{path} is not a complete checkpoint of many processes: {error}"
+        ) from error
+    schema = small.get("schema") if isinstance(small, dict) else None
+    if schema != SCHEMA:
+        raise ValueError(f"{path}: expected a checkpoint of schema {SCHEMA!r}, got {schema!r}")
+    return small, metadata
+
+
+def _optimizer_state(
+    masters: Iterable[str],
+    tensors: Mapping[str, Tensor],
+    plain: Mapping[int, Mapping[str, Any]],
+) -> dict[int, dict[str, Any]]:
+    """Return the state of an optimizer, by the index of the parameter.
+
+    Args:
+        masters: the names of the masters, in the order of the optimizer.
+        tensors: the tensors of a checkpoint; those of the state have names such as
+            "optimizer.fc.weight.exp_avg".
+        plain: index of a parameter -> the values of its state that are not tensors.
+    """
+    state = {index: dict(values) for index, values in plain.items()}
+    for index, name in enumerate(masters):
+        prefix = f"optimizer.{name}."
+        for key, tensor in tensors.items():
+            field = key.removeprefix(prefix)
+            # a field with a point is of another parameter, whose name begins with this one's
+            if key.startswith(prefix) and "." not in field:
+                state.setdefault(index, {})[field] = tensor
+    return state
 
 
 def _tensors(

@@ -53,7 +53,7 @@ def shard(
     Rank 0's values are used for all.
 
     Args:
-        model: model with its parameters in the dtypes in which it computes.
+        model: the model, its parameters in the dtypes in which it computes.
         blocks: layers that are gathered one at a time, so that fewer whole weights are in memory
             at once.
         reduce: dtype in which gradients are added up over the ranks.
@@ -124,6 +124,15 @@ def norm_over_ranks(
     """Return the total norm of the parts of all ranks, a scalar on this rank's device.
 
     Each rank computes the norm of its own parts in FP64; the norm of these norms is the total.
+
+    Args:
+        values: this rank's parts that are not empty; may be an empty list.
+        norm_type: the order of the norm, more than 0.
+        device: this rank's device.
+        group: the ranks.
+
+    Raises:
+        ValueError: norm_type is 0 or less.
     """
     if not norm_type > 0:
         raise ValueError(
@@ -157,6 +166,20 @@ def divisors(world: int, predivide: bool = True) -> tuple[int, float]:
     return before, world / before
 
 
+def _require_supported(recipe: Recipe, sharded: bool) -> None:
+    """Raise a ValueError for a recipe that DDP, or FSDP2 if the model is sharded, cannot train."""
+    if recipe.graph:
+        raise ValueError(
+            f"recipe {recipe.name!r} runs a graph, past DDP and FSDP2: take graph=False."
+        )
+    if sharded and recipe.products is not None and recipe.products.needs_names:
+        raise ValueError(
+            f"recipe {recipe.name!r} identifies weights by their names, and FSDP2 replaces "
+            "them by other tensors while a layer computes: take sharded=False, or "
+            "'FP8 current' or 'MXFP8', whose scales need no names."
+        )
+
+
 class DistributedEngine(Engine):
     """An engine in each process of a group.
 
@@ -187,7 +210,7 @@ class DistributedEngine(Engine):
         RankLost: another rank ended or hangs.
     """
 
-    # The ranks assume the same, since none may leave out a step alone. So each reads its batches.
+    # No rank may leave out a step alone, so none assumes that an argument is within range.
     _checks_every_range: ClassVar[bool] = True
 
     def __init__(
@@ -204,16 +227,7 @@ class DistributedEngine(Engine):
         find_unused_parameters: bool = False,
         **options: Any,
     ) -> None:
-        if recipe.graph:
-            raise ValueError(
-                f"recipe {recipe.name!r} runs a graph, past DDP and FSDP2: take graph=False."
-            )
-        if sharded and recipe.products is not None and recipe.products.needs_names:
-            raise ValueError(
-                f"recipe {recipe.name!r} identifies weights by their names, and FSDP2 replaces "
-                "them by other tensors while a layer computes: take sharded=False, or "
-                "'FP8 current' or 'MXFP8', whose scales need no names."
-            )
+        _require_supported(recipe, sharded)
         if not dist.is_initialized():
             raise RuntimeError(
                 "expected a process group, got none: call "
@@ -234,7 +248,8 @@ class DistributedEngine(Engine):
         # under DDP, the gradients of backward passes in `no_sync`, added up in FP32
         self._unreduced: dict[Tensor, Tensor] = {}
         # loss and scale of the gradients that are not reduced yet
-        self._waits: tuple[int, float] | None = None
+        self._waiting: tuple[int, float] | None = None
+        # False in a block of `no_sync`
         self._sync = True
         model_groups = options.get("groups")
         if sharded and model_groups is not None:
@@ -328,8 +343,8 @@ class DistributedEngine(Engine):
             )
         require_loss_id(loss_id, len(self.scalers))
         current = (loss_id, self.scalers[loss_id].scale)
-        if self._waits is not None and self._waits != current:
-            waiting_loss, waiting_scale = self._waits
+        if self._waiting is not None and self._waiting != current:
+            waiting_loss, waiting_scale = self._waiting
             raise RuntimeError(
                 f"gradients of loss {waiting_loss}, at scale {waiting_scale:g}, wait since "
                 "no_sync(): only one loss at one scale accumulates there. Run its last backward "
@@ -337,7 +352,7 @@ class DistributedEngine(Engine):
             )
         with raising_rank_lost("in the backward pass", self.group):
             super().backward(loss, loss_id, **options)
-        self._waits = None if self._sync else current
+        self._waiting = None if self._sync else current
 
     def _run_backward(self, scaled: Tensor, retain_graph: bool) -> None:
         super()._run_backward(scaled, retain_graph)
@@ -374,10 +389,10 @@ class DistributedEngine(Engine):
         return reduced
 
     def _measure(self, values: Sequence[Tensor], norm_type: float) -> Tensor:
-        # under DDP all gradients are on each rank
+        # under DDP each rank has all gradients
         if not self.sharded:
             return super()._measure(values, norm_type)
-        with raising_rank_lost("while it measured the gradients' common length", self.group):
+        with raising_rank_lost("while it computed the total norm of the gradients", self.group):
             return norm_over_ranks(values, norm_type, self.device, self.group)
 
     def step(self, closure: object = None) -> StepReport:
@@ -387,7 +402,7 @@ class DistributedEngine(Engine):
             RuntimeError: as `Engine.step`; or gradients have not been reduced since `no_sync`.
             RankLost: another rank ended or hangs.
         """
-        if self._waits is not None:
+        if self._waiting is not None:
             raise RuntimeError(
                 "gradients wait since no_sync(): run the last backward before a step outside of it."
             )
@@ -396,9 +411,10 @@ class DistributedEngine(Engine):
             if self.products is not None and self.products.format.remembers:
                 # All ranks continue with the largest magnitudes of any rank, as Transformer Engine
                 # reduces its amax histories.
-                every: list[Any] = [None] * self.world
-                dist.all_gather_object(every, self.products.memory.remembered(), group=self.group)
-                self.products.memory.take_largest(every)
+                memory = self.products.memory
+                states: list[Any] = [None] * self.world
+                dist.all_gather_object(states, memory.shared_state(), group=self.group)
+                memory.take_largest(states)
         return report
 
     def _agreed(self, found_inf: dict[int, bool]) -> dict[int, bool]:
@@ -427,10 +443,10 @@ class DistributedEngine(Engine):
             RuntimeError: a sharded model's gradients wait since no_sync(); torch cannot discard
                 them.
         """
-        if self._waits is not None and self.sharded:
+        if self._waiting is not None and self.sharded:
             raise RuntimeError(
                 "gradients wait since no_sync(): run a backward outside of it before zero_grad()."
             )
         self._unreduced = {}
-        self._waits = None
+        self._waiting = None
         super().zero_grad(set_to_none)

@@ -33,7 +33,8 @@ _CONNECTION_ERRORS = (
     "remote process",
     "gloo",
 )
-_LONGEST_QUOTE = 200  # characters of the original message
+# characters of the original message that a RankLost quotes
+_LONGEST_QUOTE = 200
 
 
 class RankLost(RuntimeError):
@@ -111,9 +112,17 @@ def largest(
 def while_all_have(
     batches: Iterable[T], device: torch.device | str = "cpu", group: dist.ProcessGroup | None = None
 ) -> Iterator[T]:
-    """Yield batches as long as every rank has one: the rank with the fewest ends the epoch of all.
+    """Yield this rank's batches until any rank has none left.
 
-    Otherwise the others would wait in their next backward for a rank without a batch.
+    Otherwise the others would wait in their next backward pass for a rank without a batch.
+
+    Args:
+        batches: this rank's batches; None is not a batch.
+        device: as for `largest`.
+        group: as for `largest`.
+
+    Raises:
+        RankLost: another rank ended or hangs.
     """
     own = iter(batches)
     while True:

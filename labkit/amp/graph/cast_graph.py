@@ -55,7 +55,7 @@ _Origin = tuple[dict[str, Any], str]
 
 
 @dataclass(frozen=True)
-class _Guarded:
+class _GuardedValues:
     """Values that a trace assumes.
 
     Attributes:
@@ -100,7 +100,7 @@ class Guard:
     """The assumptions of a trace about a model's attributes and about global values."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._guarded: list[_Guarded] = []
+        self._guarded: list[_GuardedValues] = []
         objects: list[object] = []
         for name, module in model.named_modules():
             self._add(name, vars(module))
@@ -114,18 +114,18 @@ class Guard:
                 self._add_globals(forward)
 
     def _add(self, owner: str, attributes: dict[str, Any]) -> None:
-        self._guarded.append(_Guarded(owner, attributes, _copied(attributes)))
+        self._guarded.append(_GuardedValues(owner, attributes, _copy_containers(attributes)))
 
     def _add_globals(self, function: FunctionType) -> None:
         """Guard the global values of plain types that a function names."""
         values = function.__globals__
         then = {
-            name: _copied(values[name])
+            name: _copy_containers(values[name])
             for name in function.__code__.co_names
             if name in values and isinstance(values[name], _PLAIN)
         }
         if then:
-            self._guarded.append(_Guarded("the global value", values, then, only_these=True))
+            self._guarded.append(_GuardedValues("the global value", values, then, only_these=True))
 
     def changed(self) -> str:
         """Return the name of something that has changed, or ""."""
@@ -141,7 +141,7 @@ class Guard:
         return ""
 
 
-def described(leaf: object) -> Hashable:
+def assumed_properties(leaf: object) -> Hashable:
     """Return the properties of an argument that a trace assumes, such as a tensor's shape."""
     if isinstance(leaf, Tensor):
         return type(leaf), leaf.shape, leaf.dtype, leaf.device, leaf.requires_grad
@@ -174,12 +174,12 @@ def why_without_graph(model: nn.Module, inputs: list[Tensor]) -> str:
     return ""
 
 
-def _copied(value: Any) -> Any:
+def _copy_containers(value: Any) -> Any:
     """Return a copy of a dict or list and of those inside it; anything else is not copied."""
     if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
+        return {key: _copy_containers(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_copied(item) for item in value]
+        return [_copy_containers(item) for item in value]
     return value
 
 
@@ -319,7 +319,7 @@ class CastGraph:
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
             self.model.training,
-            *[described(leaf) for leaf in leaves],
+            *[assumed_properties(leaf) for leaf in leaves],
         )
         kind = self._kinds.get(key)
         if kind is None:

@@ -5,7 +5,8 @@ weight with several uses once, before the first use, as autocast's cache does.
 
 Invariant: values and gradients stay equal bit for bit. So a differentiable cast is not shared: each
 use of a weight keeps a link of its own to the FP32 weight, where gradients are added up in FP32.
-(If FP16 gradients were added up before the cast, small ones would be swallowed.)
+(If FP16 gradients were added up before the cast, small ones would be swallowed.) For the same
+reason, a pair of casts stays if other operations use the FP32 tensor between them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TypeGuard
 
 import torch
 from torch import Tensor, fx
+from torch.utils._pytree import tree_leaves
 
 from labkit.amp.casting.casts import Cast
 from labkit.amp.graph.recorder import METHODS, Call
@@ -28,6 +30,8 @@ _Casts = dict[tuple[fx.Node, torch.dtype | None], fx.Node]
 
 def cancel(graph: fx.Graph) -> list[Call]:
     """Remove casts that restore an earlier value, and repeated ones without a gradient.
+
+    A cast stays if without it, gradients would be added up in another order or another format.
 
     Returns:
         The casts that were removed.
@@ -52,6 +56,8 @@ def cancel(graph: fx.Graph) -> list[Call]:
         # without this use, the cast before may have become unneeded, too
         if is_cast(source) and not source.users:
             removed.append(source.meta["call"])
+            # later casts must not use a node that the graph no longer has
+            del casts[_input(source), _dtype(source)]
             graph.erase_node(source)
     return removed
 
@@ -64,11 +70,36 @@ def _earlier_with_same_value(node: fx.Node, casts: _Casts) -> fx.Node | None:
     if is_cast(source) and _dtype(source) is torch.float32:
         first = _input(source)
         if _dtype(first) is to:
-            return first if casts.get((first, torch.float32)) is source else None
+            unwritten = casts.get((first, torch.float32)) is source
+            return first if unwritten and _adds_up_alike(first, source, node) else None
     # the same cast of an input again; a cast with a gradient is not shared
     if source.op == "placeholder" and not source.meta["source"].gradient:
         return casts.get((source, to))
     return None
+
+
+def _adds_up_alike(first: fx.Node, wide: fx.Node, node: fx.Node) -> bool:
+    """Return whether gradients add up to the same bits if `first` replaces `node`.
+
+    Args:
+        first: an FP16 or BF16 tensor.
+        wide: its cast to FP32.
+        node: the cast of `wide` back to the format of `first`.
+    """
+    # the gradients of several uses of `wide` are added up in FP32
+    if _number_of_uses(wide) > 1:
+        return False
+    # those of several uses of `node` are added up before those of other uses of `first`
+    return _number_of_uses(node) <= 1 or _number_of_uses(first) <= 1
+
+
+def _number_of_uses(node: fx.Node) -> int:
+    """Return how often a node is an argument; an operation may have it twice."""
+    uses = 0
+    for user in node.users:
+        arguments = tree_leaves((user.args, user.kwargs))
+        uses += sum(argument is node for argument in arguments)
+    return uses
 
 
 def hoist(graph: fx.Graph) -> list[Call]:
@@ -80,7 +111,9 @@ def hoist(graph: fx.Graph) -> list[Call]:
     links: list[Call] = []
     sources = [node for node in graph.nodes if node.op == "placeholder"]
     for weight in sources:
-        if not weight.meta["source"].weight or any(_writes(user) for user in weight.users):
+        source = weight.meta["source"]
+        # a weight that is written between two uses has two values
+        if not source.weight or source.written:
             continue
         casts = [node for node in weight.users if is_cast(node) and node.meta["call"].cast]
         if len(casts) < 2:

@@ -117,11 +117,13 @@ class Source:
         dtype: its dtype.
         weight: whether it is an FP32 leaf that requires a gradient.
         gradient: whether it requires a gradient.
+        written: whether an operation of the trace wrote into it, directly or through a view.
     """
 
     dtype: torch.dtype
     weight: bool
     gradient: bool
+    written: bool
 
 
 class CallRecorder(TorchFunctionMode):
@@ -149,6 +151,8 @@ class CallRecorder(TorchFunctionMode):
         self.current: tuple[int, str, Entry] = (0, "", Entry(Rule.KEEP, "outside of autocast"))
         # id of a tensor -> its node, and the tensor, so that no other tensor gets its id
         self._nodes: dict[int, tuple[fx.Node, Tensor]] = {}
+        # torch's counts of the changes of each source, when the trace first met it
+        self._versions: list[int] = []
         for tensor in inputs:
             self._source(tensor)
 
@@ -299,8 +303,9 @@ class CallRecorder(TorchFunctionMode):
             node = self.graph.placeholder(f"source_{len(self.sources)}")
         self._nodes[id(tensor)] = (node, tensor)
         self.sources.append((node, tensor))
+        self._versions.append(_version_of(tensor))
 
-    def finished(self, results: list[Any], grad: bool) -> fx.Graph:
+    def finish(self, results: list[Any], grad: bool) -> fx.Graph:
         """End the graph and return it.
 
         Args:
@@ -309,10 +314,21 @@ class CallRecorder(TorchFunctionMode):
         """
         self._set_grad(grad)
         self.graph.output(tuple(results))
-        for node, tensor in self.sources:
+        for (node, tensor), version in zip(self.sources, self._versions, strict=True):
             weight = tensor.requires_grad and tensor.is_leaf and tensor.dtype is torch.float32
-            node.meta["source"] = Source(tensor.dtype, weight=weight, gradient=tensor.requires_grad)
+            node.meta["source"] = Source(
+                tensor.dtype,
+                weight=weight,
+                gradient=tensor.requires_grad,
+                written=_version_of(tensor) != version,
+            )
         return self.graph
+
+
+def _version_of(tensor: Tensor) -> int:
+    """Return torch's count of a tensor's changes; 0 for tensors of inference mode, without one."""
+    with torch._C.DisableTorchFunction():
+        return 0 if tensor.is_inference() else tensor._version
 
 
 def _as_graph_call(func: Any, name: str, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:

@@ -32,6 +32,7 @@ from labkit.amp.graph.recorder import Call, CallRecorder
 from labkit.formats import Format
 from labkit.gemm import half_storage
 from labkit.modes import ATTRIBUTE, nested_contexts
+from labkit.modes.replacing import Replacement
 
 
 @dataclass(frozen=True)
@@ -109,12 +110,12 @@ def trace(
     device = inputs[0].device if inputs else torch.device("cpu")
     random_state = _random_state()
     grad = torch.is_grad_enabled()
-    # If torch.compile is in use, a part of the network may be compiled: run it as it was written.
+    # A part of the network may be compiled, and a trace needs its Python code.
     uncompiled: AbstractContextManager[Any] = nullcontext()
     if "torch._dynamo" in sys.modules:
         uncompiled = torch.compiler.set_stance("force_eager")
     contexts = (
-        recording_functions(recorder),
+        recording_functions(),
         uncompiled,
         recorder,
         half_storage(device),
@@ -132,7 +133,7 @@ def trace(
         )
     if recorder.problem:
         return TracedCall(out, None, [], recorder.problem)
-    graph = recorder.finished(results, grad)
+    graph = recorder.finish(results, grad)
     lines = [
         TraceLine(node.target, repr((node.args, node.kwargs)), tuple(node.meta.values()))
         for node in graph.nodes
@@ -199,34 +200,51 @@ def applied_eagerly(function: type[torch.autograd.Function]) -> Callable[..., An
     return apply_
 
 
-@contextmanager
-def recording_functions(recorder: CallRecorder) -> Iterator[None]:
-    """Record each custom autograd Function as one call with its own backward pass.
+@cache
+def _recorded_apply(apply: Any) -> Any:
+    """Return `Function.apply` that records each call, if a recorder is active in its thread."""
+    plain = apply.__func__
 
-    No mode intercepts `Function.apply`, so it is replaced in the block.
-    """
-    original = torch.autograd.Function.__dict__["apply"]
-
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        plain = original.__get__(None, cls)
-        stack = _get_current_function_mode_stack()
-        if recorder not in stack or recorder.ended:
-            return plain(*args, **kwargs)
+    def apply_and_record(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = _active_recorder()
+        if recorder is None:
+            return plain(cls, *args, **kwargs)
         nodes = recorder.to_nodes(args)
         recorder.paused = True
         try:
-            out = plain(*args, **kwargs)
+            out = plain(cls, *args, **kwargs)
         finally:
             recorder.paused = False
         if not recorder.problem:
             recorder.append(applied_eagerly(cls), nodes, kwargs, out)
         return out
 
-    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment]
+    return classmethod(apply_and_record)
+
+
+def _active_recorder() -> CallRecorder | None:
+    """Return the recorder of this thread's trace, or None if no calls are recorded now."""
+    for mode in _get_current_function_mode_stack():
+        if isinstance(mode, CallRecorder) and not mode.ended:
+            return mode
+    return None
+
+
+# counts the traces that are running, in any thread: the last one restores torch's method
+_APPLY = Replacement(torch.autograd.Function, "apply", _recorded_apply)
+
+
+@contextmanager
+def recording_functions() -> Iterator[None]:
+    """Record each custom autograd Function as one call with its own backward pass.
+
+    No mode intercepts `Function.apply`, so it is replaced in the block.
+    """
+    _APPLY.open()
     try:
         yield
     finally:
-        torch.autograd.Function.apply = original  # type: ignore[method-assign]
+        _APPLY.close()
 
 
 def _random_state() -> tuple[object, str, int]:

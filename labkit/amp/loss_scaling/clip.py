@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from labkit.amp.loss_scaling.scaler import FP32_MAX, FP32_SMALLEST_NORMAL
-from labkit.amp.loss_scaling.unscale import by_device_and_dtype, stored
+from labkit.amp.loss_scaling.unscale import by_device_and_dtype, stored_values
 
-_EPSILON = 1e-6  # torch's
-# A smaller factor is not a normal FP32 number, or nearly so. It is applied in two multiplications.
+# the number that torch adds to the norm before it divides
+_EPSILON = 1e-6
+# A smaller factor might not be a normal FP32 number, so it is applied in two multiplications.
 _LEAST_FACTOR = 2.0**-100
 # norm types p for which FP64 holds |x|^p of every FP32 number x
 _FP64_HOLDS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
@@ -45,7 +46,10 @@ class Clipping(NamedTuple):
 
 
 def total_norm(values: Sequence[Tensor], norm_type: float) -> Tensor:
-    """Return the total norm of non-empty tensors, an FP64 scalar on the device of the first."""
+    """Return the total norm of non-empty tensors, a scalar on the device of the first.
+
+    It is in FP64, except on Apple's GPUs, which have none. Without tensors it is 0.
+    """
     return _total_norm(values, norm_type) if values else torch.zeros(())
 
 
@@ -87,15 +91,16 @@ def clip_without_waiting_(
     norm_type: float = 2.0,
     measure: Measure = total_norm,
 ) -> Clipping:
-    """Clip without waiting for the device.
+    """Clip as `clip_` does, without waiting for the device.
 
-    `finish_clipping` applies a second factor, which is rarely needed. For norm types other than 1
-    to 6 and infinity the host waits for the largest magnitude first.
+    A second factor, which is rarely needed, is left to `finish_clipping`. For norm types other than
+    1 to 6 and infinity, the host waits for the largest magnitude first.
     """
-    values = [stored(g) for g in gradients if g.numel()]
+    values = [stored_values(g) for g in gradients if g.numel()]
     length = measure(values, norm_type)
     if not values:
         return Clipping(length, max_norm)
+    # the norm plus epsilon must not overflow
     longest = min(max_norm, torch.finfo(length.dtype).max / 4)
     # Replace inf and NaN by a norm that gives the factor 1, so that nothing is changed.
     within = length.nan_to_num(longest - _EPSILON, longest - _EPSILON, longest - _EPSILON)
@@ -118,7 +123,7 @@ def finish_clipping(gradients: Sequence[Tensor], clipping: Clipping, length: flo
     rest = clipping.max_norm / (length + _EPSILON) / _LEAST_FACTOR
     if math.isfinite(length) and rest < 1.0:
         with torch.no_grad():
-            torch._foreach_mul_([stored(g) for g in gradients if g.numel()], rest)
+            torch._foreach_mul_([stored_values(g) for g in gradients if g.numel()], rest)
 
 
 @torch.no_grad()

@@ -140,8 +140,9 @@ class ScalerState:
         for name in ("growth_tracker", "hysteresis_tracker"):
             count = getattr(self, name)
             _require_count(name, count, 0)
+            # integers of numpy are allowed
             if type(count) is not int:
-                object.__setattr__(self, name, int(count))  # numpy integers are allowed
+                object.__setattr__(self, name, int(count))
 
 
 @dataclass(frozen=True)

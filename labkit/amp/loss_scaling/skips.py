@@ -17,7 +17,8 @@ from labkit.formats.arguments import require_kind
 
 # skipped steps in a row from which there is a diagnosis
 FEWEST_SKIPS = 5
-_MOST_NAMES = 5  # in a message
+# names of gradients in a message
+_MOST_NAMES = 5
 
 
 def step_report(

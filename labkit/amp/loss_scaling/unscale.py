@@ -23,7 +23,8 @@ from torch import Tensor
 from labkit.amp.loss_scaling.scaler import FP32_MAX, FP32_SMALLEST_NORMAL
 from labkit.formats.arguments import require_kind
 
-_WIDE = (torch.float32, torch.float64)  # may be unscaled in place
+# dtypes of gradients that may be unscaled in place
+_WIDE = (torch.float32, torch.float64)
 
 
 @torch.no_grad()
@@ -88,24 +89,22 @@ def non_finite_flags(gradients: Sequence[Tensor]) -> list[Tensor]:
 def largest_magnitudes(gradients: Sequence[Tensor]) -> list[Tensor]:
     """Return each gradient's largest magnitude, as a scalar on its device.
 
-    It is inf or NaN if the gradient holds such a number.
+    It is inf or NaN if the gradient holds such a number, and 0 if the gradient is empty.
     """
-    values = [stored(g) for g in gradients]
-    # the kernel refuses an empty tensor, whose magnitude is 0 here
-    magnitudes = [torch.zeros(()) for _ in values]
-    full = [index for index, value in enumerate(values) if value.numel()]
-    if full:
-        norms = torch._foreach_norm([values[index] for index in full], math.inf)
-        for index, norm in zip(full, norms, strict=True):
-            magnitudes[index] = norm
-    return magnitudes
+    values = [stored_values(g) for g in gradients]
+    # torch's kernel refuses an empty tensor and an empty list
+    filled = [value for value in values if value.numel()]
+    norms = iter(torch._foreach_norm(filled, math.inf) if filled else [])
+    return [
+        next(norms) if value.numel() else torch.zeros((), device=value.device) for value in values
+    ]
 
 
 def largest_magnitude(values: Tensor, axes: Sequence[int] = ()) -> Tensor:
     """Return the largest magnitude of a tensor; NaN counts as the largest.
 
     Args:
-        values: a floating-point tensor.
+        values: a floating-point tensor that is not empty.
         axes: the axes to reduce, to size 1 each. Without any, all are reduced, to a scalar.
     """
     # On a CPU, vector_norm is ten times as slow as the operations below.
@@ -177,7 +176,7 @@ def _wide(gradients: Sequence[Tensor], in_place: bool) -> list[Tensor]:
     return wide
 
 
-def stored(tensor: Tensor) -> Tensor:
+def stored_values(tensor: Tensor) -> Tensor:
     """Return the values that a tensor stores, dense or sparse in any layout."""
     if tensor.layout is torch.strided:
         return tensor
@@ -188,8 +187,8 @@ def by_device_and_dtype(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     """Return the values that tensors store, in groups that one kernel takes."""
     groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for tensor in tensors:
-        # a call of `stored` would cost as much as the rest of the loop
-        values = tensor if tensor.layout is torch.strided else stored(tensor)
+        # a call of `stored_values` would cost as much as the rest of the loop
+        values = tensor if tensor.layout is torch.strided else stored_values(tensor)
         groups.setdefault((tensor.device, tensor.dtype), []).append(values)
     return list(groups.values())
 
@@ -256,4 +255,5 @@ class Readings:
         self._values[id(tensor)] = (tensor, tensor._version, value)
 
     def clear(self) -> None:
+        """Discard all cached values."""
         self._values.clear()

@@ -1,14 +1,15 @@
-"""Operands of 8 or 4 bits: their formats, scales and rounding.
+"""Operands of matrix products in 8 or 4 bits: their formats, scales and rounding.
 
-A layer is three products: its output, the gradient of its input, the gradient of its weight. Only
+A layer has three products: its output, the gradient of its input, the gradient of its weight. Only
 their operands are 8 or 4 bits wide; sums, weights, optimizer and activations between layers stay
-FP32. The published recipes differ in a few values, so a recipe is a row.
+FP32. The published recipes differ in a few values, so each is a row of `PRODUCTS`.
 
-torch casts to E4M3 and E5M2. For the other formats we add 1.5 * 2^(e + 23 - s), near which FP32 has
-the spacing 2^(e - s) of a format with s significand bits at exponent e. Adding that number rounds;
-subtracting it is exact. Exponents are read from the bits, so a block's power-of-two scale is
-integer arithmetic. A rotation, of 16 random signs and an orthogonal Hadamard matrix, distributes a
-number that is far larger than its neighbours over 16 numbers.
+torch casts to E4M3 and E5M2. Values in other formats are rounded by an addition and a subtraction.
+A format with s significand bits has the spacing 2^(e - s) at exponent e, and FP32 has this spacing
+near 1.5 * 2^(e + 23 - s). Adding that number rounds, and subtracting it is exact. Exponents are
+read from the bits, so a block's power-of-two scale is computed by integer arithmetic. A rotation,
+of 16 random signs and an orthogonal Hadamard matrix, distributes a number that is far larger than
+its neighbours over 16 numbers.
 
 Invariant: results equal those of `round_to(..., Overflow.SATURATE)` and of `round_blocks` for every
 finite FP32 number, except for the sign of zero. If a block's scale is in FP32, the quotient is
@@ -175,19 +176,28 @@ PRODUCTS: dict[str, ProductFormat] = {
 }
 
 
-# first bit and bias of FP32's exponent field
-_POINT, _BIAS = 23, 127
+# FP32's number of significand bits, which is the first bit of its exponent field, and its bias
+_POINT = 23
+_BIAS = 127
+# masks of its exponent field and its significand field
 _EXPONENT = 0xFF << _POINT
 _FRACTION = (1 << _POINT) - 1
-_SMALLEST_SCALE = 1 << (_POINT - 1)  # the bits of 2^-127, the smallest number of E8M0
+# the bits of 2^-127, the smallest number of E8M0, which is subnormal in FP32
+_SMALLEST_SCALE = 1 << (_POINT - 1)
 
 
 def round_saturating(
     values: Tensor, format: FormatLike, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Round finite FP32 values to a format of about 8 bits, into a new tensor.
+    """Round finite FP32 values to a format of about 8 bits; larger ones become its largest number.
 
-    With a generator it rounds stochastically.
+    Args:
+        values: FP32 numbers of any shape.
+        format: the format.
+        generator: the source of random bits for stochastic rounding; None rounds to nearest.
+
+    Returns:
+        A new FP32 tensor of the same shape.
 
     >>> from labkit.formats import E4M3
     >>> round_saturating(torch.tensor([1.06, 17.0, 500.0]), E4M3)
@@ -207,7 +217,10 @@ def round_within(
     Args:
         limited: the values, which may be overwritten.
         format: the format.
-        generator: for stochastic rounding; None rounds to nearest.
+        generator: the source of random bits for stochastic rounding; None rounds to nearest.
+
+    Returns:
+        FP32 numbers, in the memory of `limited` or in a new tensor.
     """
     if generator is None and format in (E4M3, E5M2) and casts_to_8_bits(limited):
         return limited.to(dtype_of(format)).to(torch.float32)
@@ -232,18 +245,18 @@ def round_to_blocks(
     *,
     scale_up: bool = False,
 ) -> Tensor:
-    """Round finite FP32 matrices [..., rows, columns], each tile of them at a scale of its own.
+    """Round finite FP32 matrices to a block format, with a scale for each tile.
 
     Args:
         values: finite FP32 matrices [..., rows, columns].
-        format: the block format of the result.
-        tile: rows and columns of a block; None: along a row. What is missing at an edge counts as
-            zeros.
-        scale_up: a power-of-two scale is the least at which nothing saturates; False: as
-            `round_blocks` has it.
+        format: the block format.
+        tile: rows and columns of a block; None for 1 row and `format.size` columns. A tile that
+            extends beyond an edge is padded with zeros.
+        scale_up: True takes the smallest power of two at which no number of the block saturates as
+            its scale; False takes the scale of `round_blocks`.
 
     Returns:
-        Their values.
+        The rounded numbers in FP32, a new tensor of the same shape.
 
     >>> from labkit.formats import MXFP4
     >>> # a scale of 4: beyond 6 * 4 they saturate
@@ -268,15 +281,15 @@ def round_tiles(
     scales_fit: bool = False,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Round tiles, each at a scale that follows from its largest magnitude.
+    """Round tiles, each with a scale that follows from its largest magnitude.
 
     Args:
-        tiles: FP32 numbers [..., m / rows, rows, n / columns, columns], as `tiled` cuts them.
-        largest: the largest magnitude of each tile, [..., m / rows, 1, n / columns, 1].
+        tiles: FP32 numbers, as `tiled` returns them.
+        largest: the largest magnitude of each tile, as `largest_in` returns it.
         format: the block format of the result.
         scale_up: as in `round_to_blocks`.
-        scales_fit: no magnitude is so large that its scale would be beyond the scales' format.
-        generator: for stochastic rounding.
+        scales_fit: whether no scale can exceed the range of the scales' format.
+        generator: the source of random bits for stochastic rounding; None rounds to nearest.
     """
     # A tile of zeros gets the scale 1, since a CPU is slow with subnormal scales.
     if largest.device.type == "cpu" and not bool(largest.all()):
@@ -306,24 +319,34 @@ def round_tiles(
 
 
 def untiled(tiles: Tensor, shape: torch.Size) -> Tensor:
-    """Join tiles to matrices of a shape again."""
+    """Return the matrices that `tiled` cut into tiles, without the zeros that it added.
+
+    Args:
+        tiles: the tiles.
+        shape: the shape of the matrices.
+    """
     rows = tiles.shape[-4] * tiles.shape[-3]
     columns = tiles.shape[-2] * tiles.shape[-1]
     whole = tiles.reshape(*shape[:-2], rows, columns)
+    # without padding, no view has to be made
     if whole.shape == shape:
         return whole
-    # without the zeros that `tiled` added
     return whole[..., : shape[-2], : shape[-1]]
 
 
 def tiled(values: Tensor, tile: tuple[int, int]) -> Tensor:
-    """Cut matrices [..., m, n] into tiles, filled up with zeros.
+    """Return matrices cut into tiles; those at an edge are padded with zeros.
 
-    Tiles: [..., m / rows, rows, n / columns, columns].
+    Args:
+        values: matrices [..., m, n].
+        tile: rows and columns of a tile.
+
+    Returns:
+        The tiles [..., ceil(m / rows), rows, ceil(n / columns), columns].
     """
     m, n = values.shape[-2:]
     rows, columns = tile
-    # zeros to the left, right, top and bottom
+    # number of zeros to the left, right, top and bottom
     padding = (0, -n % columns, 0, -m % rows)
     full = F.pad(values, padding) if any(padding) else values.contiguous()
     m, n = full.shape[-2:]
@@ -331,7 +354,14 @@ def tiled(values: Tensor, tile: tuple[int, int]) -> Tensor:
 
 
 def largest_in(tiles: Tensor) -> Tensor:
-    """Return the largest magnitude of each tile, [..., m / rows, 1, n / columns, 1]."""
+    """Return the largest magnitude of each tile.
+
+    Args:
+        tiles: [..., m, rows, n, columns], as `tiled` returns them.
+
+    Returns:
+        The magnitudes [..., m, 1, n, 1].
+    """
     axes = [axis for axis in (-3, -1) if tiles.shape[axis] != 1]
     return largest_magnitude(tiles, axes) if axes else tiles.abs()
 
@@ -343,9 +373,17 @@ _SIGNS = (-1.0, 1.0, 1.0, -1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0, -1.0, 1.0, 1.0, 1
 
 
 def rotate(tensor: Tensor, axis: int) -> Tensor:
-    """Multiply each 16 numbers along an axis (-1 or -2) by signs and a Hadamard matrix.
+    """Multiply each 16 numbers along an axis by signs and an orthogonal Hadamard matrix.
 
-    Zeros fill the last group up.
+    Args:
+        tensor: FP32 matrices [..., rows, columns].
+        axis: -1 to rotate along each row, -2 along each column.
+
+    Returns:
+        The rotated matrices. The rotated axis is padded with zeros to a multiple of 16.
+
+    Raises:
+        ValueError: the axis is neither -1 nor -2.
 
     >>> one, two = torch.randn(2, 20), torch.randn(20, 3)
     >>> torch.allclose(rotate(one, -1) @ rotate(two, -2), one @ two, atol=1e-5)
@@ -353,10 +391,12 @@ def rotate(tensor: Tensor, axis: int) -> Tensor:
     """
     require_kind(tensor, Tensor, "tensor")
     require_kind(axis, int, "axis")
+    if axis not in (-1, -2):
+        raise ValueError(f"axis: expected -1 or -2, one of a matrix, got {axis}.")
     if axis == -1:
         return rotate(tensor.mT, -2).mT
-    more = -tensor.shape[-2] % ROTATED
-    full = F.pad(tensor, (0, 0, 0, more)) if more else tensor
+    missing_rows = -tensor.shape[-2] % ROTATED
+    full = F.pad(tensor, (0, 0, 0, missing_rows)) if missing_rows else tensor
     cut = full.unflatten(-2, (-1, ROTATED))
     rotated: Tensor = _rotation(tensor.device) @ cut
     return rotated.flatten(-3, -2)

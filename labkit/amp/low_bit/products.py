@@ -1,25 +1,28 @@
 """Training with matrix products of 8- or 4-bit numbers, and the state of their scales.
 
-A mode sees each layer's call, linear or convolution, and carries it out as products of scaled,
-rounded operands. Each of a layer's three products takes operands that are written for it
-(`ProductFormat`), along the axis it sums over; autograd gets the two of the backward pass. A
-delayed scale needs the largest magnitudes of earlier steps, unit scaling one number of the first
-backward pass, stochastic rounding its random numbers. All of it is kept by the weight's name
-(`ScaleMemory`), and is part of a checkpoint. Magnitudes and scales stay on the device that they
-were computed on; only a checkpoint waits for them.
+A mode intercepts each call of a linear layer or a convolution, and computes it as products of
+scaled, rounded operands. A layer has three products: its output in the forward pass, and the
+gradients of its input and its weight in the backward pass. Each operand of each product is rounded
+to the format of the recipe (`ProductFormat`), in blocks along the axis that the product sums over.
 
-Invariant: a product is that of the written operands, added up in FP32, divided by the tensors'
-scales once. An operand that holds inf or NaN makes its product NaN where it is used, so that the
-step finds it. A step's magnitudes join the history when the next step begins; looking, a pass
-without gradients, changes no state.
+Some scales depend on earlier steps. A delayed scale needs the largest magnitudes of these steps,
+unit scaling needs one number of the first backward pass, and stochastic rounding needs the state of
+its random generator. `ScaleMemory` stores them by the name of the weight, and a checkpoint includes
+them. Magnitudes and scales stay on the device on which they were computed; only a checkpoint waits
+for that device.
 
-What it does not do: products of two activations (attention) and embeddings stay FP32. A recurrent
-layer's inputs, weights and the gradient of its outputs are written, but what happens between its
-steps is FP32. Second derivatives and transforms of torch.func are refused: no recipe says how their
-operands are written.
+Invariant: the product of the rounded operands is added up in FP32, and divided once by the scales
+of both tensors. An operand that holds inf or NaN makes its product NaN where it is used, so that
+the step is skipped. A step's magnitudes are added to the history when the next step begins. A
+forward pass without gradients changes no state.
+
+Limits: products of two activations (attention) and embeddings stay in FP32. Of a recurrent layer,
+the inputs, the weights and the gradient of the outputs are rounded, but its computations between
+time steps are in FP32. Second derivatives and transforms of torch.func raise an error, because no
+recipe defines how their operands are rounded.
 
 Source: NVIDIA Transformer Engine, common/recipe/delayed_scaling.cu (a history of zeros keeps the
-    scale as it is).
+scale as it is).
 """
 
 from __future__ import annotations
@@ -54,22 +57,26 @@ from labkit.modes import LabMode, body_of, break_graph, is_composite
 
 
 class ScaleMemory:
-    """The memory of one engine's scales.
+    """What one engine remembers of earlier steps to compute its scales.
 
     Args:
-        steps: how many steps a history goes back.
-        device: where the random numbers of stochastic rounding are drawn.
+        steps: number of steps that a history covers.
+        device: the device on which stochastic rounding draws its random numbers.
         seed: seed of stochastic rounding.
+
+    Attributes:
+        loss_size: for unit scaling: the RMS of a gradient in the first backward pass, times the
+            square root of its layer's width; 0 before that pass.
+        generator: the random generator of stochastic rounding.
+        backward_began: whether a backward pass has reached a layer, so that the next forward pass
+            begins another step.
     """
 
     def __init__(self, steps: int, device: torch.device | str = "cpu", seed: int = 0) -> None:
         self.steps = steps
-        # for unit scaling: a gradient's size in the first backward pass, times the root of its
-        # layer's width
         self.loss_size = 0.0
         self.generator = torch.Generator(device).manual_seed(seed)
-        # whether a backward pass has reached a layer, so that the next region begins another step
-        self.went_back = False
+        self.backward_began = False
         # weight and operand -> the largest magnitudes of earlier steps, the oldest first
         self._history: dict[str, Tensor] = {}
         # weight and operand -> the largest magnitude in this step, and the format's largest number
@@ -89,21 +96,32 @@ class ScaleMemory:
             self._scales[key] = torch.full((), value, device=self._history[key].device)
         return self._scales.get(key, 1.0)
 
-    def note(self, key: str, size: Tensor, top: float) -> None:
-        """Note an operand's largest magnitude in this step, a scalar on its device."""
-        before = self._largest.get(key)
-        self._largest[key] = (size if before is None else torch.maximum(before[0], size), top)
+    def record_largest(self, key: str, size: Tensor, top: float) -> None:
+        """Record an operand's largest magnitude in this step.
+
+        Args:
+            key: the weight and the operand.
+            size: the largest magnitude, a scalar on the operand's device.
+            top: the number that the scale maps the largest magnitude to.
+        """
+        if key in self._largest:
+            earlier_size, _ = self._largest[key]
+            size = torch.maximum(earlier_size, size)
+        self._largest[key] = (size, top)
 
     @torch.no_grad()
     def end_step(self) -> None:
-        """Append this step's largest magnitudes to the history, if its backward pass has begun."""
-        if not self.went_back:
+        """Append this step's largest magnitudes to the history, if its backward pass has begun.
+
+        The scale of an operand that was zero in all steps of the history stays as it is.
+        """
+        if not self.backward_began:
             return
+        # histories of one device, format and length are extended together
         groups: dict[tuple[torch.device, float, int], list[str]] = {}
         for key, (size, top) in self._largest.items():
             known = len(self._history[key]) if key in self._history else 0
             groups.setdefault((size.device, top, known), []).append(key)
-        # histories of one length, all at once
         for (device, top, known), keys in groups.items():
             now = torch.stack([self._largest[key][0] for key in keys])[:, None]
             if known:
@@ -117,9 +135,10 @@ class ScaleMemory:
             largest = now.amax(1)
             scales = torch.where(largest > 0, quotient(top, largest), kept)
             for key, row, scale in zip(keys, now, scales, strict=True):
-                self._history[key], self._scales[key] = row, scale
+                self._history[key] = row
+                self._scales[key] = scale
         self._largest = {}
-        self.went_back = False
+        self.backward_began = False
 
     @property
     def history(self) -> dict[str, list[float]]:
@@ -129,62 +148,73 @@ class ScaleMemory:
     @history.setter
     def history(self, values: Mapping[str, Sequence[float]]) -> None:
         devices = {key: scale.device for key, scale in self._scales.items()}
-        self._history = {
-            k: torch.tensor(list(v), device=devices.get(k, "cpu"))
-            for k, v in values.items()
-            if len(v)
-        }
+        self._history = {}
+        for key, magnitudes in values.items():
+            if len(magnitudes):
+                device = devices.get(key, torch.device("cpu"))
+                self._history[key] = torch.tensor(list(magnitudes), device=device)
+        # `scale` computes the others from their history; a scale without one, or with a history of
+        # zeros, stays as it is
         self._scales = {
             key: scale for key, scale in self._scales.items() if not any(values.get(key, ()))
         }
 
-    def remembered(self) -> dict[str, Any]:
+    def shared_state(self) -> dict[str, Any]:
         """Return the state that processes exchange: magnitudes of past steps, size of the loss."""
         self.end_step()
         return {"history": self.history, "loss_size": self.loss_size}
 
-    def take_largest(self, every: Sequence[Mapping[str, Any]]) -> None:
-        """Replace each step's magnitude by the largest of all processes, so that states agree."""
-        keys = dict.fromkeys(key for each in every for key in each["history"])
+    def take_largest(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Replace each step's magnitude by the largest of all processes, so that states agree.
+
+        Args:
+            states: the `shared_state` of each process.
+        """
+        keys = dict.fromkeys(key for state in states for key in state["history"])
         history: dict[str, list[float]] = {}
         for key in keys:
             # the newest first, since histories may begin at different steps
-            newest_first = [each["history"].get(key, ())[::-1] for each in every]
+            newest_first = [state["history"].get(key, ())[::-1] for state in states]
             steps = zip_longest(*newest_first, fillvalue=0.0)
             largest = [max(magnitudes) for magnitudes in steps]
             history[key] = largest[::-1]
         self.history = history
-        self.loss_size = max(each["loss_size"] for each in every)
+        self.loss_size = max(state["loss_size"] for state in states)
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Run a forward and a backward pass without a change of the scales' state."""
-        kept = (
-            dict(self._history),
-            dict(self._scales),
-            dict(self._largest),
-            self.loss_size,
-            self.went_back,
-        )
-        random = self.generator.get_state()
+        """Restore the state at the end of a block that runs a forward and a backward pass."""
+        history = dict(self._history)
+        scales = dict(self._scales)
+        largest = dict(self._largest)
+        loss_size = self.loss_size
+        backward_began = self.backward_began
+        random_state = self.generator.get_state()
         try:
             yield
         finally:
-            self._history, self._scales, self._largest, self.loss_size, self.went_back = kept
-            self.generator.set_state(random)
+            self._history = history
+            self._scales = scales
+            self._largest = largest
+            self.loss_size = loss_size
+            self.backward_began = backward_began
+            self.generator.set_state(random_state)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the scales, in plain values and tensors."""
         self.end_step()
+        state = self.shared_state()
+        # a history of zeros does not determine its scale
         scales = {
             key: float(scale) for key, scale in self._scales.items() if not self._history[key].any()
         }
-        # those that do not follow from their history, of zeros
-        kept = {"scales": scales} if scales else {}
-        return self.remembered() | kept | {"generator": self.generator.get_state()}
+        if scales:
+            state["scales"] = scales
+        state["generator"] = self.generator.get_state()
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a `state_dict`; an invalid one raises, and changes nothing."""
+        """Load a `state_dict`; an invalid one raises an error, and nothing has changed then."""
         history = {
             str(key): [float(value) for value in values] for key, values in state["history"].items()
         }
@@ -196,7 +226,7 @@ class ScaleMemory:
         self.history = history
         self.loss_size = loss_size
         self._largest = {}
-        self.went_back = False
+        self.backward_began = False
         self._scales = scales
 
 
@@ -214,25 +244,30 @@ def _number(value: float, device: torch.device) -> Tensor:
     return torch.full((), value, device=device)
 
 
-class Written(NamedTuple):
-    """An operand as its product reads it: values in its format, and their scale."""
+class RoundedOperand(NamedTuple):
+    """An operand of a product, scaled and rounded.
+
+    Attributes:
+        values: operand * scale, rounded to the operand's format, in FP32.
+        scale: the factor of the whole tensor; a number if the host knows it, else a scalar on the
+            operand's device.
+    """
 
     values: Tensor
     scale: Tensor | float
 
 
 class Layer:
-    """A layer's products, called by `labkit.gemm.product` in place of a plain one.
+    """One call of a layer, which `labkit.gemm.product` calls to compute its product A @ B.
 
     Args:
-        products: the mode, which knows how operands are written, and what the scales of its model
-            remember.
-        key: the key of this layer in that memory.
-        weight, op: the weight and the operation whose shape determines a unit scale.
+        products: the mode, which has the format of operands and the memory of scales.
+        key: the key of the layer's weight in that memory.
+        weight: the weight, whose shape determines a unit scale.
+        op: the name of torch's function.
 
     Raises:
-        RuntimeError: it is called inside a transform of torch.func, or its gradient is to be
-            differentiated again.
+        RuntimeError: it is constructed inside a transform of torch.func.
     """
 
     def __init__(self, products: LowBitProducts, key: str, weight: Tensor, op: str) -> None:
@@ -244,12 +279,13 @@ class Layer:
             raise RuntimeError(
                 self._unsupported("a plain call", "one inside a transform (grad, vmap, jacrev ...)")
             )
-        # the roles of A and B
+        # the roles of A and B: "input" or "weight"
         self.roles = ("input", "weight") if op == "linear" else ("weight", "input")
         transposed = "transpose" in op
         self.fan_in = weight.shape[0] if transposed else weight[0].numel()
         self.width = weight.shape[int(transposed)]
-        self._notes = torch.is_grad_enabled()
+        # a forward pass without gradients changes no state
+        self._records_magnitudes = torch.is_grad_enabled()
 
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
         """Return A[g, m, k] @ B[g, k, n], differentiable."""
@@ -266,110 +302,163 @@ class Layer:
             )
 
     def _unsupported(self, expected: str, got: str) -> str:
+        """Return the message of an error about a use of the layer that no recipe defines."""
         return (
             f"recipe {self.recipe!r}: expected {expected} of layers whose operands are written in "
             f"{self.format.forward.name} and {self.format.gradient.name}, got {got}. How others "
             "would be scaled is not defined. Take recipe 'O1', 'BF16', or 'FP8', which casts alone."
         )
 
-    def rewrite(self, tensor: Tensor, role: str) -> Tensor:
-        """Return a tensor as it is written along its last axis.
+    def round_in_forward(self, tensor: Tensor, role: str) -> Tensor:
+        """Return an input or a weight of a recurrent layer, rounded; its gradient is not rounded.
 
-        With the role "gradient", the tensor is returned unchanged, and its gradient is written.
+        Args:
+            tensor: FP32 matrices, rounded along their last axis.
+            role: "input" or "weight".
         """
-        rewritten: Tensor = _Rewritten.apply(tensor, self, role)  # type: ignore[no-untyped-call]
-        return rewritten
+        rounded: Tensor = _RoundInForward.apply(tensor, self, role)  # type: ignore[no-untyped-call]
+        return rounded
 
-    def write(self, tensor: Tensor, role: str, axis: int, *, rotated: bool = False) -> Written:
-        """Write an operand for a product that sums over `axis` (-1 or -2).
+    def round_in_backward(self, tensor: Tensor) -> Tensor:
+        """Return the output of a recurrent layer unchanged; its gradient is rounded."""
+        same: Tensor = _RoundInBackward.apply(tensor, self)  # type: ignore[no-untyped-call]
+        return same
 
-        Operands are "input", "weight" and "gradient".
+    def round_operand(
+        self, tensor: Tensor, role: str, axis: int, *, rotated: bool = False
+    ) -> RoundedOperand:
+        """Scale and round an operand for one product.
+
+        Args:
+            tensor: FP32 matrices [..., rows, columns].
+            role: "input", "weight" or "gradient".
+            axis: the axis that the product sums over, -1 or -2.
+            rotated: whether the operand is rotated along this axis first (`rotate`).
         """
         if role == "gradient":
-            self.memory.went_back = True
+            self.memory.backward_began = True
         elif not tensor.is_contiguous() and tensor.mT.is_contiguous():
-            # a transposed view is written in the order of memory
-            values, scale = self._write(tensor.mT, role, -3 - axis, rotated)
-            return Written(values.mT, scale)
-        return self._write(tensor, role, axis, rotated)
+            # A transposed view is rounded in the order of memory. -3 - axis is the other axis.
+            values, scale = self._round_operand(tensor.mT, role, -3 - axis, rotated)
+            return RoundedOperand(values.mT, scale)
+        return self._round_operand(tensor, role, axis, rotated)
 
-    def _write(self, tensor: Tensor, role: str, axis: int, rotated: bool) -> Written:
-        format = self.format.gradient if role == "gradient" else self.format.forward
+    def _round_operand(self, tensor: Tensor, role: str, axis: int, rotated: bool) -> RoundedOperand:
+        format = self.format.forward
+        generator: torch.Generator | None = None
+        if role == "gradient":
+            format = self.format.gradient
+            if self.format.stochastic_gradients:
+                generator = self.memory.generator
         if rotated:
             tensor = rotate(tensor, axis)
         if not tensor.numel():
-            return Written(tensor, 1.0)
-        random = (
-            self.memory.generator
-            if role == "gradient" and self.format.stochastic_gradients
-            else None
-        )
+            return RoundedOperand(tensor, 1.0)
         scale = self._scale(tensor, role, format)
         scaled = tensor if _is_one(scale) else tensor * scale
         if not isinstance(format, BlockFormat):
-            return Written(self._found(round_saturating(scaled, format, random), scaled), scale)
-        square = role == "weight" and self.format.square_weights
-        # the axis that the product sums over
-        along = (1, format.size) if axis == -1 else (format.size, 1)
-        tiles = tiled(scaled, (format.size, format.size) if square else along)
+            rounded = round_saturating(scaled, format, generator)
+            return RoundedOperand(self._with_non_finite(rounded, scaled), scale)
+        # a block lies along the axis that the product sums over
+        tile = (1, format.size) if axis == -1 else (format.size, 1)
+        if role == "weight" and self.format.square_weights:
+            tile = (format.size, format.size)
+        tiles = tiled(scaled, tile)
         rounded = round_tiles(
             tiles,
             largest_in(tiles),
             format,
             scale_up=self.format.scale_up,
+            # a current scale brings the largest magnitude into the range of a block's scale
             scales_fit=self.format.scale is TensorScale.CURRENT,
-            generator=random,
+            generator=generator,
         )
-        return Written(untiled(self._found(rounded, tiles), tensor.shape), scale)
+        return RoundedOperand(untiled(self._with_non_finite(rounded, tiles), tensor.shape), scale)
 
-    def _found(self, rounded: Tensor, values: Tensor) -> Tensor:
-        """Write NaN where the operand was inf or NaN, so that the step finds what saturation hides.
+    def _with_non_finite(self, rounded: Tensor, values: Tensor) -> Tensor:
+        """Set NaN where an operand was inf or NaN, which saturation hides from the step's check.
 
-        A current scale has done so already: with an infinite magnitude it is 0, and 0 times inf is
-        NaN.
+        Args:
+            rounded: the rounded operand, changed in place.
+            values: the operand before it was rounded.
         """
+        # such a scale is 0 if a magnitude is infinite, and 0 times inf is NaN already
         if self.format.scale is TensorScale.CURRENT:
             return rounded
         # 0 times inf or NaN is NaN, and 0 times any other number adds nothing
         return rounded.add_(values, alpha=0)
 
-    def keeps(self, role: str) -> bool:
+    def rounds_alike(self, role: str) -> bool:
         """Return whether an operand is rounded to the same numbers for both axes of summation."""
         return not self.format.blocks or (role == "weight" and self.format.square_weights)
 
     def _scale(self, tensor: Tensor, role: str, format: Format | BlockFormat) -> Tensor | float:
         """Return the FP32 number that multiplies a whole tensor.
 
-        It is on the tensor's device unless the host knows it.
-
-        If it follows from a magnitude that is inf, it is 0, and the product NaN: the step finds it.
+        It is on the tensor's device unless the host knows it. If it follows from a magnitude that
+        is inf, it is 0, and the product is NaN, so that the step is skipped.
         """
         kind = self.format.scale
-        if kind is TensorScale.NONE or (kind is TensorScale.UNIT and role == "input"):
+        if kind is TensorScale.NONE:
             return 1.0
         if kind is TensorScale.UNIT:
-            # a weight is of size fan_in^-1/2 when training begins
-            if role == "weight":
-                return 2.0 ** round(math.log2(self.fan_in) / 2)
-            # A gradient is of size width^-1/2 times one number for the whole network, which the
-            # first gradient determines.
-            memory = self.memory
-            root = math.sqrt(self.width)
-            if not memory.loss_size:
-                memory.loss_size = float(tensor.square().mean().sqrt()) * root
-            return 2.0 ** round(math.log2(root / memory.loss_size)) if memory.loss_size else 1.0
-        top = (
-            format.element.max * format.scale.max if isinstance(format, BlockFormat) else format.max
-        )
+            return self._unit_scale(tensor, role)
+        if isinstance(format, BlockFormat):
+            top = format.element.max * format.scale.max
+        else:
+            top = format.max
         size = largest_magnitude(tensor)
         if kind is TensorScale.CURRENT:
             return quotient(top, size)
         key = f"{self.key}:{role}"
         top = float(top) / 2**self.format.margin
         scale = self.memory.scale(key, top)
-        if self._notes or role == "gradient":
-            self.memory.note(key, size, top)
+        if self._records_magnitudes or role == "gradient":
+            self.memory.record_largest(key, size, top)
         return scale
+
+    def _unit_scale(self, tensor: Tensor, role: str) -> float:
+        """Return the power of two that brings an operand to size 1 when training begins."""
+        if role == "input":
+            return 1.0
+        # a weight is of size fan_in^-1/2 when training begins
+        if role == "weight":
+            return 2.0 ** round(math.log2(self.fan_in) / 2)
+        # A gradient is of size width^-1/2 times one number for the whole network, which the first
+        # gradient determines.
+        memory = self.memory
+        root = math.sqrt(self.width)
+        if not memory.loss_size:
+            memory.loss_size = float(tensor.square().mean().sqrt()) * root
+        # the first gradient was zero
+        if not memory.loss_size:
+            return 1.0
+        return 2.0 ** round(math.log2(root / memory.loss_size))
+
+    def operand_gradient(
+        self, operand: int, other: RoundedOperand, gradient: Tensor, rounded: RoundedOperand | None
+    ) -> Tensor:
+        """Return the gradient of A or B, the product of the output's gradient and the other one.
+
+        Args:
+            operand: 0 for A: dD @ B^T, which sums over the columns of dD and B. 1 for B: A^T @ dD,
+                which sums over the rows of A and dD.
+            other: the other operand, as the forward pass saved it.
+            gradient: dD, the gradient of the output.
+            rounded: dD rounded, if that is the same for both axes of summation; None rounds it
+                here.
+        """
+        axis = -1 - operand
+        rotated = self.format.hadamard and self.roles[operand] == "weight"
+        if rounded is None:
+            rounded = self.round_operand(gradient, "gradient", axis, rotated=rotated)
+        role = self.roles[1 - operand]
+        if not self.rounds_alike(role):
+            other = self.round_operand(other.values, role, axis, rotated=rotated)
+        transposed = RoundedOperand(other.values.mT, other.scale)
+        if operand == 0:
+            return _multiplied(rounded, transposed)
+        return _multiplied(transposed, rounded)
 
 
 class _LowBitProduct(torch.autograd.Function):
@@ -377,77 +466,73 @@ class _LowBitProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, layer: Layer) -> Tensor:
-        written_a = layer.write(a, layer.roles[0], -1)
-        written_b = layer.write(b, layer.roles[1], -2)
+        rounded_a = layer.round_operand(a, layer.roles[0], -1)
+        rounded_b = layer.round_operand(b, layer.roles[1], -2)
         ctx.layer = layer
-        ctx.scales = (written_a.scale, written_b.scale)
+        ctx.scales = (rounded_a.scale, rounded_b.scale)
         # Backward sums over another axis. It needs the original operand unless the operand is
         # rounded to the same numbers for both axes.
-        saved_a = written_a.values if layer.keeps(layer.roles[0]) else a
-        saved_b = written_b.values if layer.keeps(layer.roles[1]) else b
+        saved_a = rounded_a.values if layer.rounds_alike(layer.roles[0]) else a
+        saved_b = rounded_b.values if layer.rounds_alike(layer.roles[1]) else b
         ctx.save_for_backward(saved_a, saved_b)
-        return _multiplied(written_a, written_b)
+        return _multiplied(rounded_a, rounded_b)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         layer: Layer = ctx.layer
         layer.require_first_derivative()
         # activation checkpointing returns the saved tensors only once
-        operands = ctx.saved_tensors
-        whole = None if layer.format.blocks else layer.write(gradients[0], "gradient", -1)
-
-        def of(operand: int) -> Tensor:
-            """Return the gradient of A (0) or B (1), from that of D and the other operand.
-
-            Both are rounded along the axis that this product sums over.
-            """
-            other = 1 - operand
-            axis = -1 - operand
-            rotated = layer.format.hadamard and layer.roles[operand] == "weight"
-            d = whole
-            if d is None:
-                d = layer.write(gradients[0], "gradient", axis, rotated=rotated)
-            role = layer.roles[other]
-            written = Written(operands[other], ctx.scales[other])
-            if not layer.keeps(role):
-                written = layer.write(operands[other], role, axis, rotated=rotated)
-            transposed = Written(written.values.mT, written.scale)
-            if operand == 0:
-                return _multiplied(d, transposed)
-            return _multiplied(transposed, d)
-
-        of_a = of(0) if ctx.needs_input_grad[0] else None
-        of_b = of(1) if ctx.needs_input_grad[1] else None
+        saved_a, saved_b = ctx.saved_tensors
+        scale_a, scale_b = ctx.scales
+        gradient = gradients[0]
+        # A gradient in blocks depends on the axis of summation, so each product rounds its own.
+        rounded: RoundedOperand | None = None
+        if not layer.format.blocks:
+            rounded = layer.round_operand(gradient, "gradient", -1)
+        of_a: Tensor | None = None
+        of_b: Tensor | None = None
+        if ctx.needs_input_grad[0]:
+            of_a = layer.operand_gradient(0, RoundedOperand(saved_b, scale_b), gradient, rounded)
+        if ctx.needs_input_grad[1]:
+            of_b = layer.operand_gradient(1, RoundedOperand(saved_a, scale_a), gradient, rounded)
         return of_a, of_b, None
 
 
-class _Rewritten(torch.autograd.Function):
-    """A recurrent layer's input or weight, or the gradient of its output, rounded to its format."""
+class _RoundInForward(torch.autograd.Function):
+    """Round an input or a weight in the forward pass; backward returns the gradient unchanged."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, layer: Layer, role: str) -> Tensor:
-        ctx.layer = layer
-        ctx.role = role
-        if role == "gradient":
-            return tensor.view_as(tensor)
-        return _unscaled(layer.write(tensor, role, -1))
+        return _unscaled(layer.round_operand(tensor, role, -1))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        if ctx.role != "gradient":
-            return gradients[0], None, None
+        return gradients[0], None, None
+
+
+class _RoundInBackward(torch.autograd.Function):
+    """Return an output unchanged in the forward pass; backward rounds its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, layer: Layer) -> Tensor:
+        ctx.layer = layer
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         ctx.layer.require_first_derivative()
-        return _unscaled(ctx.layer.write(gradients[0], "gradient", -1)), None, None
+        return _unscaled(ctx.layer.round_operand(gradients[0], "gradient", -1)), None
 
 
-def _unscaled(written: Written) -> Tensor:
-    if _is_one(written.scale):
-        return written.values
-    return written.values / written.scale
+def _unscaled(operand: RoundedOperand) -> Tensor:
+    """Return an operand's values divided by its scale."""
+    if _is_one(operand.scale):
+        return operand.values
+    return operand.values / operand.scale
 
 
-def _multiplied(one: Written, two: Written) -> Tensor:
-    """Multiply, then divide by both scales."""
+def _multiplied(one: RoundedOperand, two: RoundedOperand) -> Tensor:
+    """Return the product of two operands, divided by both scales."""
     product = one.values @ two.values
     scale = one.scale * two.scale
     return product if _is_one(scale) else product.div_(scale)
@@ -458,6 +543,7 @@ def _is_one(scale: Tensor | float) -> bool:
     return isinstance(scale, float) and scale == 1
 
 
+# names of torch's functions whose product is computed here
 LAYERS = frozenset(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3)) | {"linear"}
 
 
@@ -465,9 +551,9 @@ class LowBitProducts(LabMode):
     """The mode of one engine, and the state of its scales.
 
     Args:
-        format: how operands are written.
-        model: the model. Its last layer, in the order of its modules, may stay FP32; embeddings
-            do not count, since they multiply nothing.
+        format: the formats and scales of operands.
+        model: the model. Its last layer, in the order of its modules, may stay FP32; embeddings do
+            not count, since they multiply nothing.
         names: the names of the model's parameters, by which the state of layers is stored.
         seed: seed of stochastic rounding.
         recipe: the recipe's name in error messages.
@@ -495,8 +581,8 @@ class LowBitProducts(LabMode):
         weights = [p for part in layers for p in part.parameters(recurse=False) if p.dim() > 1]
         self._last = [names[p] for p in weights[-1:]] if format.last_in_fp32 else []
 
-    def begun(self) -> Self:
-        """Return the mode, for the region of another forward pass to open."""
+    def begin_forward(self) -> Self:
+        """End the step before, if its backward pass has begun, and return the mode to enter."""
         self.memory.end_step()
         return self
 
@@ -517,43 +603,41 @@ class LowBitProducts(LabMode):
                 return func(*args, **kwargs)
             with self:
                 return body_of(func)(*args, **kwargs)
-        given = args[0] if args else kwargs["input"]
+        input = args[0] if args else kwargs["input"]
         weight = args[1] if len(args) > 1 else kwargs["weight"]
         key = self._key(weight, name)
-        if (
-            key in self._last
-            or weight.dim() < 2
-            or not given.dtype == weight.dtype == torch.float32
-        ):
+        in_fp32 = input.dtype == torch.float32 and weight.dtype == torch.float32
+        if key in self._last or weight.dim() < 2 or not in_fp32:
             return func(*args, **kwargs)
         return run(func, args, kwargs, Layer(self, key, weight, name))
 
     def _key(self, weight: Tensor, op: str) -> str:
         """Return the key of a weight's state: its name, or the shape of a computed weight."""
-        name = self.names.get(weight) if isinstance(weight, nn.Parameter) else None
-        return name or f"{op} {tuple(weight.shape)}"
+        if isinstance(weight, nn.Parameter) and weight in self.names:
+            return self.names[weight]
+        return f"{op} {tuple(weight.shape)}"
 
     def _recurrent(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
-        """Call a recurrent layer on written inputs and weights.
-
-        Its outputs' gradient is written on the way back.
-        """
-        weights = next(
-            a
-            for a in args
-            if isinstance(a, list | tuple) and any(isinstance(t, nn.Parameter) for t in a)
-        )
-        if any(t.dtype != torch.float32 for t in (args[0], *weights)):
+        """Call a recurrent layer with its inputs, its weights and its outputs' gradient rounded."""
+        # the weights are the last sequence; the one before has the states of an LSTM
+        place = max(index for index, arg in enumerate(args) if isinstance(arg, list | tuple))
+        weights = args[place]
+        if any(tensor.dtype != torch.float32 for tensor in (args[0], *weights)):
             return func(*args, **kwargs)
-        layers = [
-            Layer(self, self._key(w, "recurrent"), w, "recurrent") if w.dim() > 1 else None
-            for w in weights
-        ]
-        first = next(layer for layer in layers if layer is not None)
-        written = [
-            w if at is None else at.rewrite(w, "weight")
-            for at, w in zip(layers, weights, strict=True)
-        ]
-        given = [written if a is weights else a for a in args[1:]]
-        out, *states = func(first.rewrite(args[0], "input"), *given, **kwargs)
-        return (first.rewrite(out, "gradient"), *states)
+        layers: list[Layer] = []
+        rounded_weights: list[Tensor] = []
+        for weight in weights:
+            # a bias is added in FP32
+            if weight.dim() < 2:
+                rounded_weights.append(weight)
+                continue
+            layer = Layer(self, self._key(weight, "recurrent"), weight, "recurrent")
+            layers.append(layer)
+            rounded_weights.append(layer.round_in_forward(weight, "weight"))
+        # the scales of the input and of the outputs' gradient have the key of the first weight
+        first = layers[0]
+        rounded_args = list(args)
+        rounded_args[0] = first.round_in_forward(args[0], "input")
+        rounded_args[place] = rounded_weights
+        out, *states = func(*rounded_args, **kwargs)
+        return (first.round_in_backward(out), *states)

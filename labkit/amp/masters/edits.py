@@ -20,7 +20,8 @@ from torch import Tensor
 
 # 8-byte integers in a row. It is prime, so that the rows of a layer do not align with it.
 WIDTH = 2039
-ROW = 8 * WIDTH  # bytes
+# bytes in a row
+ROW = 8 * WIDTH
 # Smaller tensors are stored, since their checksum would save little.
 SMALL = 4 * ROW
 # one tensor of bytes for each device

@@ -1,10 +1,9 @@
 """Groups of parameters with their own options, and one flat master tensor for each group.
 
 Idea: a group is what torch.optim takes, a dict of parameters and options, named over the model's
-own parameters; `Weights` replaces them by their masters. An elementwise optimizer does not care
-where one parameter ends and the next begins. So a group's masters may lie one after another in one
-flat tensor, each parameter is a view into it, and the optimizer's state is cut the same way when it
-is written down.
+own parameters; `Weights` replaces them by their masters. An elementwise optimizer treats each
+number alone. So the masters of a group may lie one after another in one flat tensor, into which
+each parameter is a view. The optimizer's state is split in the same way when it is saved.
 
 Invariant: every parameter of the model is in exactly one group. A saved state is the same with flat
 masters and without, so either can be loaded by the other.
@@ -163,16 +162,16 @@ def join_state(state: State, members: Sequence[Sequence[Tensor]]) -> State:
             joined["param_groups"].append({**group, "params": []})
             continue
         joined["param_groups"].append({**group, "params": [index]})
-        stored = [state["state"][i] for i in group["params"] if i in state["state"]]
-        if stored and len(stored) != len(weights):
+        states = [state["state"][i] for i in group["params"] if i in state["state"]]
+        if states and len(states) != len(weights):
             raise ValueError(
-                f"the optimizer's state has {len(stored)} of a group's {len(weights)} parameters, "
+                f"the optimizer's state has {len(states)} of a group's {len(weights)} parameters, "
                 "and a flat master needs all or none. Load it with flat=False."
             )
-        if stored:
+        if states:
             joined["state"][index] = {
-                name: _joined([fields[name] for fields in stored], weights, name)
-                for name in stored[0]
+                name: _joined([fields[name] for fields in states], weights, name)
+                for name in states[0]
             }
         index += 1
     return joined

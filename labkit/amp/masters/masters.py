@@ -4,8 +4,8 @@ A master is one tensor for each parameter, or one flat tensor for each group of 
 every parameter is a view. The caller steps the masters, and copies them back afterwards.
 
 Invariant: after `copy_back`, model weights = master weights rounded to the model's dtype. A
-checksum finds an edit of the model's weights between two steps, also through `.data`; it is copied
-to the masters before the next step.
+checksum detects an edit of the model's weights between two steps, also through `.data`. The edit
+is copied to the masters before the next step.
 
 Source: arXiv:1710.03740, section 3.1; apex.fp16_utils.prep_param_lists (the flat master).
 """

@@ -92,14 +92,17 @@ class mixed_dtype_ops(LabMode):
         self.ranges = ranges or RangeMemory()
 
     def __enter__(self) -> Any:
+        entered = super().__enter__()
         self._flag = torch.is_autocast_enabled(FLAGGED_DEVICE)
         # nn.LSTM, GRU and RNN refuse FP32 input for half weights unless torch's autocast is on
         torch.set_autocast_enabled(FLAGGED_DEVICE, True)
-        return super().__enter__()
+        return entered
 
     def __exit__(self, *exception: Any) -> None:
-        super().__exit__(*exception)
-        torch.set_autocast_enabled(FLAGGED_DEVICE, self._flag)
+        try:
+            super().__exit__(*exception)
+        finally:
+            torch.set_autocast_enabled(FLAGGED_DEVICE, self._flag)
 
     def __torch_function__(
         self,

@@ -211,9 +211,9 @@ class Weights(Masters):
         """
         own = dict(zip(self.stepped_names, self.master_weights, strict=True))
         shapes = {name: master.shape for name, master in own.items()}
-        stored = {name: master.shape for name, master in state["master"].items()}
-        for name in {**shapes, **stored}:
-            if shapes.get(name) != stored.get(name):
+        new_shapes = {name: master.shape for name, master in state["master"].items()}
+        for name in {**shapes, **new_shapes}:
+            if shapes.get(name) != new_shapes.get(name):
                 raise ValueError(
                     f"these master weights are of another network: {name!r} differs in name or "
                     "shape"

@@ -111,13 +111,13 @@ def store_all_rounded(
         return
     for run in _runs(wide, weights):
         masters = list(wide[run])
-        stored = list(weights[run])
+        narrow = list(weights[run])
         flat = torch.cat([master.reshape(-1) for master in masters])
-        rounded = torch.empty_like(flat, dtype=stored[0].dtype)
+        rounded = torch.empty_like(flat, dtype=narrow[0].dtype)
         # weights in the masters' dtype lose nothing, so they draw no random bits
         exact = flat.dtype == rounded.dtype
         store_rounded(flat, rounded, WeightRounding.NEAREST if exact else rounding, generator)
-        _copy_parts(rounded, stored)
+        _copy_parts(rounded, narrow)
         _copy_parts(flat, masters)
 
 

@@ -32,8 +32,10 @@ from labkit.frameworks import GradScaler, ShardedGradScaler
 from labkit.instrument import Report, ranks, watch
 from tests.slowness import slowness
 
-SECONDS = 60  # against a hang; multiplied by how slow the machine is
-STEPS = 2  # a third would have more digits than FP16
+# A rank that runs longer hangs, and is killed; multiplied by `slowness()`.
+SECONDS = 60
+# In a third step, the exact network would have more significant bits than FP16.
+STEPS = 2
 CASES: dict[str, Callable[[], Any]] = {}
 
 
@@ -114,7 +116,7 @@ def halves(*shape: int, seed: int) -> Tensor:
 
 
 def exact_network() -> nn.Module:
-    """Return two layers with halves for weights: 4 -> 5 -> 3; 5 is odd, so parts differ in size."""
+    """Return two layers, 4 -> 5 -> 3, whose weights are halves; parts of 5 rows differ in size."""
     net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
     with torch.no_grad():
         for seed, p in enumerate(net.parameters()):
@@ -215,8 +217,11 @@ def worked_example() -> Any:
 
 
 def scaled_products() -> dict[str, Any]:
-    """Return what delayed scales remember on this rank; masters trained in blocks, sharded; what is
-    refused.
+    """Train with low-bit products.
+
+    Returns:
+        The histories of delayed scales on this rank, the masters of a sharded training in MXFP8,
+        and the message by which sharding refuses NVFP4.
     """
     engine = distributed(RECIPES["FP8 delayed"], False)
     train(engine, [own_rows(b) for b in exact_batches()])
@@ -235,7 +240,7 @@ def scaled_products() -> dict[str, Any]:
 
 
 class Forking(nn.Module):
-    """Two layers, of which rank 0 uses both, and the others one; a third is used by nobody."""
+    """Three layers: rank 0 uses two of them, the other ranks one, and no rank the third."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -263,8 +268,9 @@ def unused() -> Any:
 
 
 def overflow_on_the_last_rank(sharded: bool, **options: Any) -> Any:
-    """Return reports of three steps; in the second, one gradient of the last rank's batch is beyond
-    FP16.
+    """Return the reports and masters of three steps.
+
+    In the second one, a gradient of the last rank's batch is beyond FP16.
     """
     engine = distributed(RECIPES["FP16 dynamic"], sharded, **options)
     engine.scaler = ScalerState(1024.0, growth_tracker=3)
@@ -276,8 +282,11 @@ def overflow_on_the_last_rank(sharded: bool, **options: Any) -> Any:
 
 @case
 def on_its_device() -> Any:
-    """Train on this rank's own device, sharded and not, reduced in FP32 and FP16, beside one
-    process; then overflow.
+    """Train on this rank's own device: sharded and not, reduced in FP32 and in FP16.
+
+    Returns:
+        Way of training -> a sentence: whether the weights equal those of one process, and whether
+        all ranks skip a step that overflows on one rank.
     """
     kind = os.environ["DEVICE"]
     device = torch.device(kind, dist.get_rank()) if kind == "cuda" else torch.device(kind)
@@ -308,8 +317,9 @@ def on_its_device() -> Any:
 
 @case
 def all_ways() -> Any:
-    """Train the exact network sharded or not, with flat buffers or not, in one part or two; then
-    reduced in FP16, and clipped.
+    """Train the exact network: sharded or not, with flat masters or not, in one part or two.
+
+    Then train it with gradients that are reduced in FP16, and with clipping.
     """
     ways: dict[Any, Any] = {}
     recipes = ("FP32", "O1", "FP16 static", "FP16 no master", "FP16 Kahan", "BF16")
@@ -456,7 +466,12 @@ def watched_by_one(by: str) -> Report:
 
 
 def watched_apart() -> Any:
-    """Let the last rank overflow where nobody agrees, and let only rank 0 watch in the end."""
+    """Watch ranks that do not agree on found_inf, of which the second one overflows.
+
+    Returns:
+        The report of all ranks; a report for which rank 0 waits in vain, since only rank 0 watches;
+        a report without a group.
+    """
     rank = dist.get_rank()
     weight = nn.Linear(1, 1, bias=False)
     optimizer = torch.optim.SGD(weight.parameters(), lr=0.5)
@@ -495,8 +510,10 @@ def batch_counts() -> Any:
 
 @case
 def reductions() -> Any:
-    """Take a step whose mean gradient fits FP16 and whose sum over the ranks does not; and one of
-    FP32's digits.
+    """Reduce gradients in each way.
+
+    One gradient fits FP16 as a mean over the ranks, but not as a sum. Another one has more
+    significant bits than FP16.
     """
     found: dict[Any, Any] = {}
     ways: tuple[dict[str, Any], ...] = ({}, {"reduce": FP16}, {"reduce": FP16, "predivide": False})
@@ -524,8 +541,9 @@ def reductions() -> Any:
 
 @case
 def scalers() -> Any:
-    """Train under torch's ShardedGradScaler, ours, and one that nobody shares, each rank stepping
-    its own weights.
+    """Train under torch's ShardedGradScaler, ours, and a scaler that is not shared.
+
+    Each rank steps its own weights.
     """
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler as TorchScaler
 

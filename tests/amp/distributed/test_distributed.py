@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint import FileSystemWriter, state_dict_saver
 
 from labkit.amp import RECIPES, Engine, ScalerState
-from labkit.amp.distributed.checkpoint import KEPT, latest
+from labkit.amp.distributed.checkpoint import KEPT, latest, read_small
 from labkit.amp.distributed.engine import DistributedEngine, divisors
 from labkit.instrument import Report, exponent_histogram
 from labkit.instrument.ranks import merge_reports
@@ -40,13 +41,14 @@ def equal(these: dict[str, torch.Tensor], those: dict[str, torch.Tensor]) -> boo
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """What two processes left."""
+    """Return the results of both ranks of the case `worked_example`."""
     return ranks.launch("worked_example", 2, tmp_path_factory.mktemp("two"))
 
 
 def test_two_processes_train_as_one_and_skip_as_one(two: list[Any]) -> None:
-    """A worked example: bit-equal masters; then one gradient of one rank overflows, and both skip,
-    with one scale.
+    """Masters equal those of one process bit for bit.
+
+    Then a gradient of one rank overflows, and both ranks skip the step and lower the scale.
     """
     reports, masters = one_process("FP16 static")
     assert [stepped for stepped, *_ in reports] == [True] * 2
@@ -62,14 +64,15 @@ def test_two_processes_train_as_one_and_skip_as_one(two: list[Any]) -> None:
                 (True, 512.0),
             ]
             assert [step[3] for step in overflowed] == [4, 0, 1]
-            assert overflowed == two[0]["overflow", False][0]  # the culprits' names too
+            # The reports of both ranks are equal, the names of the gradients included.
+            assert overflowed == two[0]["overflow", False][0]
             assert equal(after, two[0]["overflow", False][1])
             assert overflowed[1][2] == ("0.weight", "0.bias", "2.weight", "2.bias")
 
 
 @pytest.mark.slow
 def test_each_rank_trains_on_its_device(tmp_path: Path) -> None:
-    """By gloo what `labkit gpu --only many` asks of all GPUs by NCCL."""
+    """The case runs on CPUs by gloo here, and on all GPUs by NCCL in `labkit gpu --only many`."""
     ways = dict.fromkeys(
         f"{way}, {reduce}, gloo" for way in ("DDP", "FSDP2") for reduce in ("FP32", "FP16")
     )
@@ -77,9 +80,15 @@ def test_each_rank_trains_on_its_device(tmp_path: Path) -> None:
     assert ranks.launch("on_its_device", 2, tmp_path, DEVICE="cpu") == [equal, equal]
 
 
-def watched_apart(first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
-    """Ranks that nobody asks are seen to part; nobody waits long for one that does not watch."""
-    (report, only, alone), (other, _, _) = first, second
+def require_reports_of_ranks_that_part(first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
+    """Check the reports of the case `watched_apart`.
+
+    Args:
+        first: the reports of rank 0.
+        second: the reports of rank 1.
+    """
+    report, only, alone = first
+    other, _, _ = second
     assert report == other
     assert report.findings[0].name == "ranks parted"
     assert report.findings[0].step == 1
@@ -89,18 +98,18 @@ def watched_apart(first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
 
 
 def test_delayed_scales_follow_from_the_largest_of_all_ranks(two: list[Any]) -> None:
-    """One process sees all rows, so its magnitudes are those of both ranks; its mean is of twice as
-    many.
+    """One process has the rows of both ranks, so its magnitudes are the largest of both.
 
-    Where weights are replaced, scales that need their names are refused, and blocks are not.
+    Its mean is over twice as many rows, so a rank's gradients are twice as large. Sharding replaces
+    weights, so scales that need the names of weights are refused, and scales of blocks are not.
     """
     engine = Engine(ranks.exact_network(), ranks.sgd, RECIPES["FP8 delayed"])
     ranks.train(engine, ranks.exact_batches())
-    alone = engine.products.memory.remembered()["history"]
-    wanted = {
-        key: [(1 + ("gradient" in key)) * largest for largest in sizes]
-        for key, sizes in alone.items()
-    }
+    alone = engine.products.memory.shared_state()["history"]
+    wanted = {}
+    for key, sizes in alone.items():
+        factor = 2 if "gradient" in key else 1
+        wanted[key] = [factor * size for size in sizes]
     assert {len(sizes) for sizes in wanted.values()} == {2}
     for rank in two:
         assert rank["delayed"] == {
@@ -115,7 +124,7 @@ def test_two_ranks_count_what_one_process_counts(two: list[Any]) -> None:
     expected = {by: ranks.watched_by_one(by) for by in ("engine", "by hand")}
     (first, apart), (second, apart_2) = (found["watched"] for found in two)
     for (by, sharded), (alone, together) in first.items():
-        assert together == second[by, sharded][1], "the same report on each rank"
+        assert together == second[by, sharded][1], "the reports of the ranks differ"
         assert "other ranks than 0 of 2" in alone.unseen[-1]
         assert not any("rank" in what and "of 2" in what for what in together.unseen)
         for kind in ranks.OF_PARAMETERS:
@@ -129,12 +138,10 @@ def test_two_ranks_count_what_one_process_counts(two: list[Any]) -> None:
         ]
         assert all(own[name].total == sum(half[name].total for half in halves) for name in own)
         assert not together.findings
-    watched_apart(apart, apart_2)
+    require_reports_of_ranks_that_part(apart, apart_2)
 
 
-def test_unused_parameters_get_the_mean_of_those_used(
-    two: list[Any],
-) -> None:
+def test_unused_parameters_get_the_mean_of_those_used(two: list[Any]) -> None:
     """Rank 0's loss has a gradient of 1 at the second layer, and the other rank's has none: the
     mean is a half.
     """
@@ -164,7 +171,8 @@ def test_each_way_of_training_together_equals_one_process(tmp_path: Path, world:
         assert all(
             other[way][0] == reports and equal(other[way][1], masters) for other in started
         ), way
-        if way[0] == "clipped":  # the length in FP64 of parts, or in FP32 of all: an ulp of 1/2
+        if way[0] == "clipped":
+            # Norms of parts are added in another order, so weights near 1/2 may differ by an ulp.
             for name, master in masters.items():
                 torch.testing.assert_close(master, clipped[1][name], rtol=0, atol=2.0**-24)
         else:
@@ -184,28 +192,51 @@ def test_fp16_is_divided_by_what_torch_divides_by() -> None:
 
 @pytest.mark.slow
 def test_undivided_sum_overflows_fp16(tmp_path: Path) -> None:
-    """Each rank's scaled gradient is 20480: FP16 holds it, and the mean; not the sum of four. Nor a
-    mean's 12 bits.
+    """Each rank's scaled gradient is 20480, which FP16 holds; it does not hold the sum of four.
+
+    Nor does it hold the 12 significant bits of another mean, which FP32 holds.
     """
     for found in ranks.launch("reductions", 4, tmp_path):
         for (sharded, options), (gradients, report, mean) in found.items():
-            overflows = options == 2  # in FP16, and not divided before
+            # With two options, gradients are reduced in FP16 and divided only after the sum.
+            overflows = options == 2
             assert report.stepped == (not overflows), sharded
             assert report.found_inf == overflows, sharded
-            # 0: of a rank that holds no part
+            # It is 0 on a rank that holds no part.
             assert overflows or gradients["weight"].sum().item() in (20.0, 0.0)
             assert mean == 0.0 or (mean == 1 + 1.5 / 1024) == (options == 0), (sharded, options)
 
 
 @pytest.mark.slow
-def test_ranks_with_different_batches_stop_together(
-    tmp_path: Path,
-) -> None:
+def test_ranks_with_different_batches_stop_together(tmp_path: Path) -> None:
     assert ranks.launch("batch_counts", 4, tmp_path, TOGETHER="True") == [2, 2, 2, 2]
     ended = ranks.wait(ranks.start("batch_counts", 2, tmp_path, TOGETHER="False", TIMEOUT_S="5"))
     assert None not in ended
     assert ranks.results(1, tmp_path) == [2]
     assert "RankLost: rank 1 of 2 cannot continue: " in torch.load(tmp_path / "1.pt")
+
+
+def test_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    rank_file = tmp_path / "rank-0.pt"
+    with pytest.raises(ValueError, match="not a complete checkpoint"):
+        read_small(tmp_path, rank=0)
+    for content in (b"", b"some other file"):
+        rank_file.write_bytes(content)
+        with pytest.raises(ValueError, match="not a complete checkpoint"):
+            read_small(tmp_path, rank=0)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_checkpoint_of_another_schema_is_refused(tmp_path: Path) -> None:
+    writer = FileSystemWriter(tmp_path)
+    state_dict_saver.save({"master": torch.ones(1)}, storage_writer=writer, no_dist=True)
+    for content, shown in (
+        ({"schema": "labkit.checkpoint.distributed/0"}, "distributed/0"),
+        ([], None),
+    ):
+        torch.save(content, tmp_path / "rank-0.pt")
+        with pytest.raises(ValueError, match=f"expected a checkpoint of schema .*{shown}"):
+            read_small(tmp_path, rank=3)
 
 
 @pytest.mark.slow
@@ -215,7 +246,8 @@ def test_another_number_of_ranks_continues_a_run(tmp_path: Path, readers: int) -
     (tmp_path / "read").mkdir()
     written = ranks.launch("write", 2, tmp_path / "written")
     read = ranks.launch("read", readers, tmp_path / "read", WRITTEN=str(tmp_path / "written"))
-    assert len(written[0][True][1]) == 4 * 3  # step, exp_avg and exp_avg_sq of four parameters
+    # step, exp_avg and exp_avg_sq of four parameters
+    assert len(written[0][True][1]) == 4 * 3
     for rank, found in enumerate(read):
         for (by, sharded, flat), (extra, masters, optimizer, scaler, reports) in found.items():
             assert extra == {"epoch": 3, "rank": rank if rank < 2 else 0}
@@ -228,12 +260,12 @@ def test_another_number_of_ranks_continues_a_run(tmp_path: Path, readers: int) -
 @pytest.mark.slow
 @pytest.mark.parametrize("sharded", [False, True])
 def test_twelve_ranks_that_are_killed_anywhere_cost_no_step(tmp_path: Path, sharded: bool) -> None:
-    """Somebody kills a rank, and does not know what it does: joins, builds, trains, writes or
-    reads.
+    """A rank is killed at a random moment: while it joins, builds, trains, writes or reads.
 
-    The moment is drawn over the time that a process takes to get as far as its third step; every
-    second time, over two steps from a checkpoint on. All six ranks of each kind are alive when they
-    are hit (else it does not count), and each of the others ends by itself and says why.
+    The moment is drawn from the time that a process takes for its first three steps; every second
+    time, from that of two steps after a checkpoint. Only ranks that are alive when they are killed
+    count: six for each value of `sharded`. Each time, the other rank must end by itself with a
+    RankLost.
     """
     whole = tmp_path / "whole"
     broken = tmp_path / "broken"
@@ -262,7 +294,8 @@ def test_twelve_ranks_that_are_killed_anywhere_cost_no_step(tmp_path: Path, shar
         was_alive = started[victim].is_alive()
         started[victim].kill()
         assert ranks.wait(started)[1 - victim] == 0
-        if not was_alive:  # the machine is faster than it was, and all steps were done
+        # The process took all its steps before the kill, so the next kill comes earlier.
+        if not was_alive:
             faster *= 2
             shutil.rmtree(broken / "checkpoints")
             continue

@@ -33,6 +33,7 @@ from labkit.amp import (
     ledger,
     register,
 )
+from labkit.amp.graph.trace import recording_functions
 from labkit.formats import BF16, E4M3, FP16, Format
 from labkit.gemm import half_storage
 from labkit.train import networks
@@ -228,6 +229,21 @@ def test_worked_examples_of_casts_that_a_graph_leaves_out() -> None:
     ):
         casts = explained(CustomLinear(3, forward), *inputs).casts
         assert [(cast.weight, cast.fate, cast.times) for cast in casts] == expected
+
+
+def test_graph_repeats_a_cast_after_a_cancelled_pair() -> None:
+    def there_and_back_then_again(product: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        # The first two casts cancel each other, so the third cannot be a link to the first.
+        return product(x.float().half()) + x.float()
+
+    layer = CustomLinear(3, there_and_back_then_again)
+    x = torch.rand(3, 3).half()
+    graph = CastGraph(layer, FP16)
+    for _ in range(3):
+        with half_storage("cpu"), autocast():
+            expected = layer(x)
+            assert torch.equal(graph(x), expected)
+    assert graph.decided.run is not None
 
 
 def test_a_graph_makes_the_casts_of_eager_autocast() -> None:
@@ -471,6 +487,104 @@ def test_changes_between_calls_are_found_by_two_traces() -> None:
         UserWarning, match=r"it differs from call to call: .*test_cast_graph.py:\d+, in .*div"
     ):
         require_equal(Anneals(8, 8), edit=edit)
+
+
+class RandomNetwork(nn.Module):
+    """A network of eight operations on earlier values, drawn from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+        self.register_buffer("buffer", torch.randn(4, 4))
+        self.seed = seed
+
+    def forward(self, x: Tensor) -> Tensor:
+        operations = [
+            lambda a, _: self.first(a),
+            lambda a, _: self.second(a),
+            lambda a, _: a.half(),
+            lambda a, _: a.float(),
+            lambda a, _: a.half().float(),
+            lambda a, _: a.exp().clamp(max=2),
+            lambda a, _: a.clone().mul_(0.5),
+            lambda a, _: a.softmax(-1),
+            lambda a, b: a + b,
+            lambda a, b: torch.cat([a, b])[:4],
+            lambda a, b: (a @ b).clamp(-2, 2),
+        ]
+        # the same draws in each call
+        draws = random.Random(self.seed)
+        values = [x, self.buffer]
+        for _ in range(8):
+            operation = draws.choice(operations)
+            values.append(operation(draws.choice(values), draws.choice(values)))
+        return sum(value.float() for value in values[2:])
+
+
+def test_random_networks_are_bit_equal_under_a_graph() -> None:
+    """Casts that a network makes by itself meet those of autocast in all orders."""
+    for seed in range(120):
+        torch.manual_seed(seed)
+        network = RandomNetwork(seed)
+        other = copy.deepcopy(network)
+        graph = CastGraph(other, FP16)
+        dtype = torch.float16 if seed % 3 == 0 else torch.float32
+        for _ in range(3):
+            inputs = torch.randn(4, 4).to(dtype)
+            results = []
+            for call, model in ((network, network), (graph, other)):
+                model.zero_grad()
+                x = inputs.clone().requires_grad_(seed % 2 == 0)
+                with half_storage("cpu"), autocast():
+                    y = call(x)
+                if y.requires_grad:
+                    y.sum().backward()
+                gradients = [t.grad for t in (*model.parameters(), x) if t.grad is not None]
+                results.append([y.detach(), *gradients])
+            assert len(results[0]) == len(results[1]), seed
+            assert all(map(torch.equal, *results)), seed
+        assert graph.decided.run is not None, (seed, graph.why)
+
+
+def test_weight_that_forward_writes_is_cast_for_each_use() -> None:
+    class Halves(nn.Linear):
+        """A layer that is applied twice, and whose weight is halved in between."""
+
+        def __init__(self, part: Callable[[Tensor], Tensor]) -> None:
+            super().__init__(8, 8)
+            self.part = part
+
+        def forward(self, x: Tensor) -> Tensor:
+            before = super().forward(x)
+            with torch.no_grad():
+                self.part(self.weight).mul_(0.5)
+            return before + super().forward(x)
+
+    for part in (lambda w: w, lambda w: w.view(-1), lambda w: w[0], lambda w: w.T):
+        eager = Halves(part)
+        other = copy.deepcopy(eager)
+        graph = CastGraph(other, FP16)
+        x = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
+        for _ in range(4):
+            with half_storage("cpu"), autocast():
+                expected = eager(x)
+            with half_storage("cpu"), autocast():
+                assert torch.equal(graph(x), expected)
+        assert graph.decided.run is not None
+
+
+def test_two_traces_that_overlap_restore_torchs_method() -> None:
+    original = vars(torch.autograd.Function)["apply"]
+    # As in two threads, the trace that began first ends first.
+    first = recording_functions()
+    second = recording_functions()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert vars(torch.autograd.Function)["apply"] is not original
+    second.__exit__(None, None, None)
+    assert vars(torch.autograd.Function)["apply"] is original
 
 
 def test_graph_writes_into_its_input_as_forward_does() -> None:

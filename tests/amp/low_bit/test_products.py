@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from labkit.amp import RECIPES, Engine, ProductFormat, Recipe, TensorScale
-from labkit.amp.low_bit.operands import round_saturating, round_to_blocks
+from labkit.amp.low_bit.operands import rotate, round_saturating, round_to_blocks
 from labkit.formats import (
     BF16,
     BLOCK_FORMATS,
@@ -416,8 +416,10 @@ def test_activation_checkpointing_changes_no_bit() -> None:
 
 
 def test_attention_norms_and_the_last_layer_stay_fp32() -> None:
-    """The last layer is the one that multiplies last, not the one declared last: its weight may be
-    that of the embedding, or a table of positions may be declared after it.
+    """Embeddings do not count as the last layer, since they multiply nothing.
+
+    The last layer may share its weight with an embedding, and a table of positions may be declared
+    after it.
     """
     q = torch.randn(1, 4, 8)
     x = torch.randn(3, 24)
@@ -469,6 +471,22 @@ def test_a_recurrent_layer_computes_on_rounded_operands() -> None:
         p.copy_(rounded(p) if p.dim() > 1 else p)
     assert torch.equal(y, other(rounded(x))[0])
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in lstm.parameters())
+
+
+def test_recurrent_layer_accepts_functional_weights() -> None:
+    lstm = nn.LSTM(8, 16)
+    x = torch.randn(5, 3, 8, generator=torch.Generator().manual_seed(0))
+    weights = {name: p.detach().clone() for name, p in lstm.named_parameters()}
+    with engine_with(RECIPES["FP8 current"].products, lstm).forward():
+        expected, _ = lstm(x)
+        y, _ = functional_call(lstm, weights, (x,))
+    assert torch.equal(y, expected)
+
+
+def test_rotation_refuses_an_axis_that_is_not_of_a_matrix() -> None:
+    for axis in (0, 1, -3):
+        with pytest.raises(ValueError, match=f"expected -1 or -2, one of a matrix, got {axis}"):
+            rotate(torch.ones(16, 16), axis)
 
 
 def test_a_contradiction_is_refused_with_its_reason() -> None:
@@ -543,7 +561,7 @@ def test_a_history_of_zeros_keeps_the_scale() -> None:
                 step(trained, torch.full((3, 4), size))
             # Ranks exchange their histories after each step; here two ranks have the same one.
             memory = shared.products.memory
-            memory.take_largest([memory.remembered()] * 2)
+            memory.take_largest([memory.shared_state()] * 2)
         loaded.load_state_dict(engine.state_dict())
         scales = [
             float(copied.products.memory.scale("weight:input", 448.0))

@@ -1,5 +1,6 @@
-"""apex.amp's pages as a script: O0 to O3, scale_loss, registered functions, clipping, several
-losses, checkpoints.
+"""A script after apex.amp's tutorial.
+
+It has O0 to O3, scale_loss, registered functions, clipping, several losses, and checkpoints.
 
 C51 of data/claims.csv: initialize(model, optimizer, opt_level) and scale_loss(loss, optimizer). The
 trainings are repeated by loops that are written with torch alone.
@@ -35,8 +36,14 @@ BATCHES = [
 
 
 def train(opt_level, **overrides):
-    """Return the model, what its output was in, and the scale at the end, after the three lines of
-    apex.
+    """Train under apex.
+
+    Args:
+        opt_level: "O0" to "O3".
+        overrides: further arguments of amp.initialize.
+
+    Returns:
+        The model, the dtype of its output, and the loss scale at the end.
     """
     model = make_model()
     optimizer = make_optimizer(model)
@@ -54,8 +61,14 @@ def train(opt_level, **overrides):
 
 
 def repeat(forward, weights, scale, dynamic, masters=True):
-    """Train by torch alone: `forward` computes in half; FP32 weights are stepped, or half ones
-    without masters.
+    """Train by torch alone, and return the loss scale at the end.
+
+    Args:
+        forward: (batch, weights) -> outputs, computed in FP16 or in FP32.
+        weights: the weights, which the steps change in place.
+        scale: the first loss scale.
+        dynamic: whether a step with inf or NaN is skipped and halves the scale.
+        masters: whether the weights are in FP32; if not, each update is rounded to their dtype.
     """
     for x, y in BATCHES:
         leaves = [w.detach().clone().requires_grad_() for w in weights]
@@ -88,7 +101,7 @@ def same(ours, theirs):
 
 # --- O0 to O3 -------------------------------------------------------------------------------------
 
-# O0 is FP32: to the bit a plain loop
+# O0 is FP32, and equals a plain loop bit for bit
 model, dtype, scale = train("O0")
 plain = make_model()
 optimizer = make_optimizer(plain)
@@ -99,7 +112,7 @@ for x, y in BATCHES:
 assert all(map(torch.equal, model.parameters(), plain.parameters()))
 assert (dtype, scale) == (torch.float32, 1.0)
 
-# O1 casts what goes into functions, and keeps FP32 weights
+# O1 casts the arguments of functions, and keeps FP32 weights
 model, dtype, scale = train("O1")
 weights = [p.detach().clone() for p in make_model().parameters()]
 assert scale == repeat(half_forward, weights, 2.0**16, dynamic=True) < 2.0**16
@@ -122,7 +135,7 @@ assert scale == repeat(half_forward, weights, 1.0, dynamic=False, masters=False)
 same(model.parameters(), weights)
 assert {p.dtype for p in model.parameters()} == {torch.float16}
 
-# what a level sets may be set otherwise
+# arguments replace the properties of a level
 _, _, scale = train("O1", loss_scale=128.0)
 assert scale == 128.0
 _, _, scale = train("O2", loss_scale="128.0", keep_batchnorm_fp32="False", master_weights=True)
@@ -136,7 +149,7 @@ model = amp.initialize(model, opt_level="O2", verbosity=0)
 assert (model[0].weight.dtype, model[1].weight.dtype) == (torch.float16, torch.float32)
 assert model(torch.randn(2, 1, 5, 5)).dtype == torch.float32
 
-# enabled=False: the script runs as if amp were not there
+# enabled=False: the script trains as without amp
 model = make_model()
 optimizer = make_optimizer(model)
 model, optimizer = amp.initialize(model, optimizer, enabled=False, opt_level="O1")
@@ -147,7 +160,7 @@ for x, y in BATCHES:
     optimizer.step()
 assert all(map(torch.equal, model.parameters(), plain.parameters()))
 
-# --- functions of one's own -----------------------------------------------------------------------
+# --- registered functions -------------------------------------------------------------------------
 
 half = torch.randn(4, 4).half()
 amp.register_float_function(torch, "sigmoid")
@@ -181,7 +194,8 @@ with amp.disable_casts():
     assert (half.float() @ half.float()).dtype == torch.float32
 assert (half.float() @ half.float()).dtype == torch.float16
 amp.initialize(make_model(), opt_level="O1", verbosity=0)
-assert torch.sigmoid(half).dtype == torch.float16, "registrations are for one initialize"
+# a registration ends with the next initialize
+assert torch.sigmoid(half).dtype == torch.float16
 
 # --- clip between scale_loss and the step ---------------------------------------------------------
 
@@ -194,7 +208,7 @@ for level in ("O1", "O2"):
     with amp.scale_loss(F.mse_loss(model(x), y), optimizer) as scaled_loss:
         scaled_loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 0.01)
-    assert 0.1 < norm < 100, "the gradients are unscaled"
+    assert 0.1 < norm < 100, "the gradients are scaled"
     optimizer.step()
     moved = [a - b.detach() for a, b in zip(before, amp.master_params(optimizer), strict=True)]
     length = torch.cat([m.flatten() for m in moved]).norm()

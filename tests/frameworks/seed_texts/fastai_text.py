@@ -1,5 +1,6 @@
-"""fastai's page of callback.fp16 as a script: its helpers, its learner, both conversions, and its
-own checks.
+"""A script after fastai's page of callback.fp16.
+
+It has the helpers, the learner, both conversions, and fastai's own checks.
 
 C54 of data/claims.csv: to_fp16() and to_fp32(), a MixedPrecision callback around the same loop. The
 trainings are repeated by loops that are written with torch alone.
@@ -51,8 +52,8 @@ from labkit.frameworks.fastai.test_utils import (
 LR = 0.05
 
 
-def two_layers(**given):
-    learn = synth_learner(cuda=False, lr=LR, **given)
+def two_layers(**options):
+    learn = synth_learner(cuda=False, lr=LR, **options)
     learn.model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
     learn.opt_func = partial(SGD, mom=0.0)
     learn.splitter = lambda m: [list(m[0].parameters()), list(m[1].parameters())]
@@ -135,7 +136,8 @@ model_p, master_p = get_master(learn.opt)
 test_eq(len(model_p), 2)
 test_eq(len(master_p), 2)
 for pg1, pg2 in zip(model_p, master_p, strict=True):
-    test_eq([p.float() for p in pg1], pg2)  # same values but different types
+    # the same values in another dtype
+    test_eq([p.float() for p in pg1], pg2)
     for p in pg1:
         assert p.dtype == torch.float16
     for p in pg2:
@@ -146,7 +148,8 @@ model_pf, master_pf = get_master(learn.opt, flat_master=True)
 test_eq(len(model_pf), 2)
 test_eq(len(master_pf), 2)
 for pg1, pg2 in zip(model_pf, master_pf, strict=True):
-    test_eq(len(pg2), 1)  # one flattened tensor
+    # one flat tensor
+    test_eq(len(pg2), 1)
     test_eq([p.float().squeeze() for p in pg1], list(pg2[0]))
     for p in pg1:
         assert p.dtype == torch.float16
@@ -186,7 +189,7 @@ to_model_params(model_p, master_p)
 test_eq([p.item() for pg in model_p for p in pg], [1.0] * 4)
 test_eq([p.item() for pg in master_p for p in pg], [1.0 - 2.0**-12] * 4)
 
-# the functions for one group, of which those above are made
+# the functions above call these for each group
 model_grads_to_master_grads(model_p[0], master_p[0], flat_master=False)
 master_params_to_model_params(model_p[0], master_p[0], flat_master=False)
 test_eq(master_p[0][0].grad, model_p[0][0].grad.float())
@@ -199,8 +202,10 @@ x[1, 2] = float("inf")
 assert test_overflow(x)
 x[1, 2] = float("nan")
 assert test_overflow(x)
-assert test_overflow(torch.tensor([math.inf, -math.inf]).half()), "the sum of both is NaN"
-assert not test_overflow(torch.full((4,), 65504.0).half()), "the sum is FP32's"
+# the sum of both is NaN
+assert test_overflow(torch.tensor([math.inf, -math.inf]).half())
+# the sum is computed in FP32, so it does not overflow
+assert not test_overflow(torch.full((4,), 65504.0).half())
 
 assert not grad_overflow(model_p)
 assert not grad_overflow(model_pf)
@@ -209,7 +214,7 @@ model_pf[0][1].grad.data[0] = float("inf")
 assert grad_overflow(model_p)
 assert grad_overflow(model_pf)
 
-# --- what happens at which event ------------------------------------------------------------------
+# --- dtypes and gradients at each event -----------------------------------------------------------
 
 
 class TestBeforeMixedPrecision(Callback):
@@ -289,12 +294,14 @@ for dynamic in (True, False):
     set_seed(99)
     learn = two_layers(cbs=[ModelToHalf(), NonNativeMixedPrecision(dynamic=dynamic)])
     learn.fit(3, cbs=[TestAfterMixedPrecision(), TestBeforeMixedPrecision()])
-    if dynamic:  # the loss scale did change
+    # a dynamic scale has changed from 2**24
+    if dynamic:
         assert 1 < learn.non_native_mixed_precision.loss_scale < 2**24
     else:
         test_eq(learn.non_native_mixed_precision.loss_scale, 512)
     losses_fall(learn)
-    assert not hasattr(learn, "test_after_mixed_precision"), "callbacks of one fit end with it"
+    # callbacks that are passed to fit belong to the learner only during that fit
+    assert not hasattr(learn, "test_after_mixed_precision")
 
 set_seed(99)
 learn = two_layers()
@@ -320,7 +327,8 @@ for p1, p2 in zip(init_ps, final_ps, strict=True):
 test_eq([learn.opt.state[p] for p in learn.opt.param_lists[0]], [{}, {"do_wd": False}])
 for p in learn.opt.param_lists[1]:
     assert "grad_avg" in learn.opt.state[p]
-test_close(list(learn.model[0].parameters()), frozen, eps=2.0**-10)  # rounded to FP16 once
+# frozen weights were rounded to FP16 once
+test_close(list(learn.model[0].parameters()), frozen, eps=2.0**-10)
 learn = learn.to_non_native_fp32()
 learn.unfreeze()
 learn.fit(1)
@@ -335,7 +343,7 @@ learn.fit(1, lr=[0.0, 0.1])
 test_eq(list(before[0].parameters()), list(learn.model[0].parameters()))
 assert before[1].weight.item() != learn.model[1].weight.item()
 
-# --- the learner's own pieces ---------------------------------------------------------------------
+# --- RegModel and synth_dbunch --------------------------------------------------------------------
 
 learn = synth_learner(data=synth_dbunch(bs=8, n_train=4), model=RegModel())
 learn.opt_func = Adam
@@ -350,21 +358,27 @@ def trained(convert):
     set_seed(7)
     learn = two_layers()
     test_is(convert(learn), learn)
-    set_seed(8)  # the order of the batches
+    # the seed of the order of the batches
+    set_seed(8)
     learn.fit(3)
     return [p.detach().clone() for p in learn.model.parameters()], learn
 
 
 def repeated(step):
-    """Do the same by a loop of torch: `step` trains a model with a batch."""
+    """Return the weights after three epochs by a loop of torch.
+
+    Args:
+        step: (model, inputs, targets): trains on one batch.
+    """
     set_seed(7)
     learn = two_layers()
     set_seed(8)
     for _ in range(3):
         for x, y in learn.dls.train:
             step(learn.model, x, y)
+        # the loader of the validation set draws a random number, too
         for _ in learn.dls.valid:
-            pass  # its loader draws a number, too
+            pass
     return [p.detach().clone() for p in learn.model.parameters()]
 
 
@@ -376,7 +390,7 @@ def fp32_step(model, x, y):
 
 
 class NativeStep:
-    """torch.amp on a CPU."""
+    """A step under torch.amp on a CPU."""
 
     def __init__(self, **scaler):
         self.scaler = torch.amp.GradScaler("cpu", **scaler)
@@ -393,14 +407,20 @@ class NativeStep:
 
 
 class MastersStep:
-    """A half copy of the model, whose gradients step the FP32 weights, the masters."""
+    """A step of FP32 masters by the gradients of an FP16 copy of the model.
+
+    Args:
+        scale: the first loss scale, which an overflow halves.
+    """
 
     def __init__(self, scale):
-        self.scale, self.began = scale, False
+        self.scale = scale
+        self.has_stepped = False
 
     def __call__(self, model, x, y):
-        if not self.began:  # the masters are made of the half model
-            self.began = True
+        # the first masters are the weights of the FP16 model
+        if not self.has_stepped:
+            self.has_stepped = True
             with torch.no_grad():
                 for p in model.parameters():
                     p.copy_(p.half())
@@ -434,7 +454,7 @@ losses_fall(learn)
 test_eq(non_native, [p.half().float() for p in repeated(by_hand)])
 test_eq(learn.non_native_mixed_precision.loss_scale, by_hand.scale)
 
-# the callback comes and goes; the loop is the same
+# to_fp32 removes the callback that to_fp16 has added
 set_seed(99)
 learn = two_layers().to_fp16()
 assert hasattr(learn, "mixed_precision")
@@ -443,7 +463,7 @@ assert not hasattr(learn, "mixed_precision")
 learn.fit(3)
 losses_fall(learn)
 
-# fastai's early versions had to_fp16 take the arguments of masters
+# as in early versions of fastai, to_fp16 with arguments of masters is non-native
 set_seed(99)
 learn = two_layers().to_fp16(max_loss_scale=2048.0)
 learn.fit(3, cbs=[TestAfterMixedPrecision(), TestBeforeMixedPrecision()])

@@ -1,5 +1,6 @@
-"""OneFlow's page of AMP as a script: nn.Graph with enable_amp, set_grad_scaler with both scalers,
-accumulation.
+"""A script after OneFlow's tutorial on mixed precision.
+
+It has nn.Graph with enable_amp, set_grad_scaler with both scalers, and accumulation.
 
 C53 of data/claims.csv: nn.Graph with config.enable_amp and set_grad_scaler(GradScaler(init_scale,
 growth_factor, backoff_factor, growth_interval)). The trainings are repeated by loops that are
@@ -49,11 +50,11 @@ def train(grad_scaler=None, factor=1.0, steps=1, amp=True):
             self.config.set_gradient_accumulation_steps(steps)
             if grad_scaler is not None:
                 self.set_grad_scaler(grad_scaler)
-            self.seen = set()
+            self.dtypes = set()
 
         def build(self, x, y):
             y_pred = self.model(x)
-            self.seen.add(y_pred.dtype)
+            self.dtypes.add(y_pred.dtype)
             loss = self.loss_fn(y_pred, y) * factor
             loss.backward()
             return y_pred
@@ -101,10 +102,10 @@ def scale_of(graph):
 # --- AMP without a scaler, and no AMP -------------------------------------------------------------
 
 graph = train()
-assert graph.seen == {flow.float16}
+assert graph.dtypes == {flow.float16}
 close(graph, repeat(1.0, dynamic=False)[0])
 graph = train(amp=False)
-assert graph.seen == {flow.float32}
+assert graph.dtypes == {flow.float32}
 assert all(map(torch.equal, graph.model.parameters(), repeat(1.0, half=False)[0]))
 
 # --- the dynamic scaler ---------------------------------------------------------------------------
@@ -138,7 +139,7 @@ assert scale_of(graph) == 1000
 # --- micro-batches, BF16, and a graph that predicts -----------------------------------------------
 
 graph = train(flow.amp.GradScaler(), steps=4)
-assert graph.seen == {flow.float16}
+assert graph.dtypes == {flow.float16}
 
 
 class Predict(flow.nn.Graph):

@@ -1,5 +1,6 @@
-"""torch.amp's recipe as a script: autocast, GradScaler, use_amp, gradients that are looked at, and
-a checkpoint.
+"""A script after torch.amp's recipe.
+
+It has autocast, GradScaler, use_amp, clipping after unscale_, and a checkpoint.
 
 C52 of data/claims.csv: autocast and GradScaler(enabled=False is a no-op). torch's own classes are
 the oracle.
@@ -33,36 +34,40 @@ loss_fn = torch.nn.MSELoss()
 
 
 def train(autocast, GradScaler, use_amp=True, **scaler_arguments):
-    """Return a model's weights, its scaler and the dtypes that were seen, by the recipe's loop."""
+    """Train by the recipe's loop.
+
+    Returns:
+        The weights, the scaler, and the dtypes of outputs and losses.
+    """
     net = make_model(in_size, out_size, num_layers)
     opt = torch.optim.SGD(net.parameters(), lr=LR)
     scaler = GradScaler(DEVICE, enabled=use_amp, **scaler_arguments)
-    seen = set()
+    dtypes = set()
     for input, target in zip(data, targets, strict=True):
         with autocast(device_type=DEVICE, dtype=torch.float16, enabled=use_amp):
             output = net(input)
-            seen.add(output.dtype)
+            dtypes.add(output.dtype)
             loss = loss_fn(output.float(), target)
-            seen.add(loss.dtype)
+            dtypes.add(loss.dtype)
         scaler.scale(loss).backward()
         scaler.step(opt)
         scaler.update()
         opt.zero_grad(set_to_none=True)
-    return [p.detach() for p in net.parameters()], scaler, seen
+    return [p.detach() for p in net.parameters()], scaler, dtypes
 
 
 # --- the recipe -----------------------------------------------------------------------------------
 
-ours, scaler, seen = train(autocast, GradScaler, init_scale=2.0**16)
+ours, scaler, dtypes = train(autocast, GradScaler, init_scale=2.0**16)
 theirs, torchs, _ = train(torch.autocast, torch.amp.GradScaler, init_scale=2.0**16)
-assert seen == {torch.float16, torch.float32}
+assert dtypes == {torch.float16, torch.float32}
 assert scaler.get_scale() == torchs.get_scale() < 2.0**16, "some steps were skipped"
 assert scaler.state_dict() == torchs.state_dict()
 for p, q in zip(ours, theirs, strict=True):
     torch.testing.assert_close(p, q, rtol=2.0**-9, atol=2.0**-9)
 
-# enabled=False is a no-op: to the bit the loop without any of it
-ours, scaler, seen = train(autocast, GradScaler, use_amp=False)
+# with enabled=False, the training equals a plain loop bit for bit
+ours, scaler, dtypes = train(autocast, GradScaler, use_amp=False)
 net = make_model(in_size, out_size, num_layers)
 opt = torch.optim.SGD(net.parameters(), lr=LR)
 for input, target in zip(data, targets, strict=True):
@@ -70,12 +75,12 @@ for input, target in zip(data, targets, strict=True):
     opt.step()
     opt.zero_grad()
 assert all(map(torch.equal, ours, net.parameters()))
-assert seen == {torch.float32}
+assert dtypes == {torch.float32}
 assert (scaler.get_scale(), scaler.state_dict()) == (1.0, {})
 loss = torch.ones(1)
 assert scaler.scale(loss) is loss
 
-# --- look at gradients, or change them, after unscale_ --------------------------------------------
+# --- clip gradients after unscale_ ----------------------------------------------------------------
 
 net = make_model(in_size, out_size, num_layers)
 opt = torch.optim.SGD(net.parameters(), lr=LR)

@@ -166,7 +166,7 @@ def several(autocast, GradScaler):
 
 close(several(autocast, GradScaler), several(torchs_autocast, torchs_scaler))
 
-# --- a decorated forward, a function that needs FP32, nothing at all ------------------------------
+# --- a decorated forward, a function that needs FP32, a disabled scaler ---------------------------
 
 
 class MyModel(nn.Module):
