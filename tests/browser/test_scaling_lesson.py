@@ -1,4 +1,4 @@
-"""The widgets of lesson 06 in a real JupyterLab, by keyboard and as a screen reader reads them."""
+"""The widgets of lesson 06 in a real JupyterLab, by keyboard and in the accessibility tree."""
 
 import re
 from collections import Counter
@@ -14,6 +14,7 @@ GAME = "from labkit.widgets import BeatTheScaler\ngame = BeatTheScaler(steps=30,
 def test_a_game_by_keyboard_hides_the_window_until_it_is_over(lab):
     with lab.shown([GAME], ".labkit-beat-scaler[data-phase=idle]", height=1400) as notebook:
         game = notebook.widget("beat-scaler")
+        # The pixels of the window, whose parts are transparent.
         marks = partial(notebook.pixels, "beat-scaler", tolerance=60)
         game.get_by_role("button", name="Start").focus()
         notebook.press("Enter")
@@ -25,15 +26,16 @@ def test_a_game_by_keyboard_hides_the_window_until_it_is_over(lab):
         notebook.press("Space")
         notebook.until_data("beat-scaler", "d.phase === 'paused'")
         assert game.get_attribute("data-told") == "false"
-        assert all(marks(colour) == 0 for colour in ("overflowed", "underflowed"))
+        assert marks("overflowed") == 0
+        assert marks("underflowed") == 0
         assert notebook.said("beat-scaler").startswith("Paused at step")
         notebook.press("PageDown", "Space")
         notebook.until_data("beat-scaler", "d.phase === 'finished'")
         assert game.get_attribute("data-scale") == "13"
-        assert notebook.python("{step.scale for step in game.duel.yours.steps}") <= {
-            2.0**k for k in (13, 16, 17, 18)
-        }
-        assert all(marks(colour) > 20 for colour in ("overflowed", "underflowed"))
+        scales = notebook.python("{step.scale for step in game.duel.yours.steps}")
+        assert scales <= {2.0**13, 2.0**16, 2.0**17, 2.0**18}
+        assert marks("overflowed") > 20
+        assert marks("underflowed") > 20
         assert notebook.said("beat-scaler") == notebook.python("game.sentence")
 
 
@@ -52,7 +54,8 @@ CELLS = {
     "beat-scaler": "BeatTheScaler(steps=30)",
     "training-bar": "TrainingBar(TASKS['digits'], RECIPES['FP16'], steps=200, device='cpu')",
 }
-ACTED_ON = {
+# Roles of controls.
+CONTROLS = {
     "button",
     "slider",
     "radio",
@@ -64,7 +67,9 @@ ACTED_ON = {
     "DisclosureTriangle",
 }
 REGIONS = {"group", "radiogroup", "region", "form", "table"}
-ORDER = {  # what is met on the way down, first to last
+# Kind of widget -> roles with the beginnings of names, in the order in which a screen reader reads
+# them.
+ORDER = {
     "predict": ["radiogroup Choices", "button Commit"],
     "underflow": [
         "status",
@@ -91,6 +96,7 @@ ORDER = {  # what is met on the way down, first to last
     "beat-scaler": ["button Start", "slider Your scale", "status", "image Your loss scale"],
     "training-bar": ["button Start", "progressbar Steps done", "status"],
 }
+# Notes each announcement of a widget in window.news.
 COUNT_NEWS = """(kind) => {
   window.news = [];
   const live = ":is([role=status], [role=alert], [aria-live])";
@@ -102,63 +108,67 @@ COUNT_NEWS = """(kind) => {
 
 
 @pytest.fixture(scope="module")
-def aloud(lab):
-    with lab.shown(
-        [IMPORTS, *CELLS.values()], *(f".labkit-{kind}" for kind in CELLS), height=1600
-    ) as aloud:
-        began = (
+def page(lab):
+    """The page of a notebook with all widgets of CELLS."""
+    selectors = [f".labkit-{kind}" for kind in CELLS]
+    with lab.shown([IMPORTS, *CELLS.values()], *selectors, height=1600) as notebook:
+        notebook.page.wait_for_function(
             "[...document.querySelectorAll('.labkit[data-phase]')].every((e) => e.dataset.phase)"
         )
-        aloud.page.wait_for_function(began)
-        yield aloud
+        yield notebook.page
 
 
-def walk(aloud, kind):
-    """Return (role, name) of what a screen reader meets in a widget, in its order."""
-    session = aloud.page.context.new_cdp_session(aloud.page)
+def accessible_nodes(page, kind):
+    """Return the nodes of a widget in the accessibility tree, in order, as (role, name)."""
+    session = page.context.new_cdp_session(page)
     session.send("Accessibility.enable")
     document = session.send("DOM.getDocument", {"depth": 0})["root"]["nodeId"]
-    root = session.send("DOM.querySelector", {"nodeId": document, "selector": f".labkit-{kind}"})[
-        "nodeId"
-    ]
+    query = {"nodeId": document, "selector": f".labkit-{kind}"}
+    root = session.send("DOM.querySelector", query)["nodeId"]
     backend = session.send("DOM.describeNode", {"nodeId": root})["node"]["backendNodeId"]
     nodes = {node["nodeId"]: node for node in session.send("Accessibility.getFullAXTree")["nodes"]}
     session.detach()
     start = next(node for node in nodes.values() if node.get("backendDOMNodeId") == backend)
 
-    def down(node):
+    def in_order(node):
         if not node["ignored"]:
-            yield node["role"]["value"], node.get("name", {}).get("value", "").strip()
+            role = node["role"]["value"].replace("img", "image")
+            yield role, node.get("name", {}).get("value", "").strip()
         for child in node.get("childIds", []):
             if child in nodes:
-                yield from down(nodes[child])
+                yield from in_order(nodes[child])
 
-    return list(down(start))
+    return list(in_order(start))
 
 
 @pytest.mark.parametrize("kind", CELLS)
-def test_every_control_has_a_name_and_its_place_in_the_order(aloud, kind):
-    met = walk(aloud, kind)
-    assert [
-        role
-        for role, name in met
-        if role in ACTED_ON | {"image", "img", "progressbar"} and not name
-    ] == []
-    regions = Counter((role, name) for role, name in met if role in REGIONS)
-    assert {region: n for region, n in regions.items() if n > 1} == {}, (
-        "no two regions are called alike"
-    )
+def test_every_control_and_picture_has_a_name(page, kind):
+    named = CONTROLS | {"image", "progressbar"}
+    nodes = accessible_nodes(page, kind)
+    assert [role for role, name in nodes if role in named and not name] == []
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_every_region_has_a_name_of_its_own(page, kind):
+    regions = [(role, name) for role, name in accessible_nodes(page, kind) if role in REGIONS]
+    assert [region for region, count in Counter(regions).items() if count > 1] == []
+    # The caption of a table is its name, if it has one.
     assert [role for role, name in regions if role != "table" and not name] == []
-    walked = iter([f"{role.replace('img', 'image')} {name}" for role, name in met])
-    missing = [wanted for wanted in ORDER[kind] if not any(re.match(wanted, one) for one in walked)]
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_a_screen_reader_reads_a_widget_in_order(page, kind):
+    # An iterator, so that each search continues where the one before has ended.
+    nodes = iter([f"{role} {name}" for role, name in accessible_nodes(page, kind)])
+    missing = [start for start in ORDER[kind] if not any(re.match(start, node) for node in nodes)]
     assert missing == []
 
 
 @pytest.mark.parametrize("kind", ["live", "beat-scaler", "training-bar"])
-def test_training_is_announced_at_its_start_and_end_only(aloud, kind):
-    aloud.page.evaluate(COUNT_NEWS, kind)
-    aloud.page.locator(f".labkit-{kind} button:has-text('Start')").click()
-    aloud.page.wait_for_selector(f".labkit-{kind}[data-phase=finished]")
-    aloud.page.wait_for_function("news.some((said) => /[Ff]inished|useful|kept/.test(said))")
-    news = aloud.page.evaluate("news.filter(Boolean)")
+def test_training_is_announced_at_its_start_and_end_only(page, kind):
+    page.evaluate(COUNT_NEWS, kind)
+    page.locator(f".labkit-{kind} button:has-text('Start')").click()
+    page.wait_for_selector(f".labkit-{kind}[data-phase=finished]")
+    page.wait_for_function("news.some((text) => /[Ff]inished|useful|kept/.test(text))")
+    news = page.evaluate("news.filter(Boolean)")
     assert len(news) <= 3, news
