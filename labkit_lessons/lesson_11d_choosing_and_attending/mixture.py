@@ -12,9 +12,15 @@ from labkit.formats import FP32, Format
 from labkit.interop import round_tensor
 from labkit.train import single_digits
 
-EXPERTS, CHOSEN = 64, 8
-WIDTH, HIDDEN = 64, 16
-STEPS, BATCH, RATE = 300, 64, 2e-3
+EXPERTS = 64
+# The number of experts for each digit.
+CHOSEN = 8
+# The numbers of features, and of those inside an expert.
+WIDTH = 64
+HIDDEN = 16
+STEPS = 300
+BATCH = 64
+RATE = 2e-3
 
 
 class Routed(NamedTuple):
