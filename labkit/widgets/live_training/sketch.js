@@ -17,27 +17,30 @@ import { offersOf } from "./knobs.js";
 /** @import { RunPoints, RunRow, RunState } from "./plot.js" */
 
 /**
- * Where the pen is.
+ * The place of the pen.
  *
  * @typedef {object} Pen
  * @property {number} step
  * @property {number} loss
- * @property {boolean} down
+ * @property {boolean} down Whether it draws when it is moved.
  */
 
 /**
- * What is needed of the picture.
+ * The picture that is drawn over.
  *
  * @typedef {object} Paper
  * @property {Figure} picture
  * @property {() => Panel} panel The panel of the losses.
- * @property {number} right Room beside the axis, in pixels.
- * @property {(state: RunState, points: RunPoints) => number[][]} losses All that are on show.
+ * @property {number} right The room on the right of the axis, in pixels.
+ * @property {(state: RunState, points: RunPoints) => number[][]} losses Returns all losses in it.
  */
 
-const PEN_COLUMNS = 80; // places of the pen along the axis of steps
-const PEN_ROWS = 24; // how many times an arrow key goes up from the lowest loss to the highest
-// A loss so near to the end of the axis would make the axis longer (`lossRange`).
+// The numbers of places of the pen along the axis of steps, and of its steps by arrow keys from the
+// lowest loss to the highest.
+const PEN_COLUMNS = 80;
+const PEN_ROWS = 24;
+// `lossRange` leaves a factor of 1.03 between a loss and the end of the axis. A sketched loss nearer
+// to the end would make the axis longer while it is drawn.
 const PEN_MARGIN = 1.031;
 const KEYS_SAID =
   "Drag across the losses. With keys: the arrows move the pen, Space puts it down or lifts it, " +
@@ -46,7 +49,7 @@ const KEYS_SAID =
 // --- the sketch ----------------------------------------------------------------------------------
 
 /**
- * A sketch with a straight stroke drawn into it, in the place of what was there.
+ * Return a sketch with a straight stroke, which replaces what was sketched between its ends.
  *
  * @param {Sketch} sketch
  * @param {Pick<Pen, "step" | "loss">} from
@@ -64,7 +67,7 @@ export function withStroke(sketch, from, to) {
 }
 
 /**
- * The loss that was drawn at a step; NaN outside the sketch.
+ * Return the loss that was sketched at a step; NaN outside the sketch.
  *
  * @param {Sketch} sketch
  * @param {number} step
@@ -76,12 +79,12 @@ export function drawnAt(sketch, step) {
   if (end === step) return loss;
   if (next === 0) return NaN;
   const [begin, before] = sketch[next - 1];
-  // Straight on the axis, which is logarithmic.
+  // A line that is straight on the logarithmic axis.
   return before * (loss / before) ** ((step - begin) / (end - begin));
 }
 
 /**
- * What was drawn, in words.
+ * Return a sentence about the ends of a sketch; "" without one.
  *
  * @param {Sketch} sketch
  */
@@ -93,7 +96,7 @@ export function sketchWords(sketch) {
 }
 
 /**
- * The sketch beside the losses of a run; "" before both have a step in common.
+ * Return sentences that compare a sketch with the losses of a run; "" if they have no step in common.
  *
  * @param {Sketch} sketch
  * @param {readonly RunRow[]} rows
@@ -113,7 +116,11 @@ export function comparison(sketch, rows) {
   return `${words} Furthest apart at step ${furthest.step}: ${there}.`;
 }
 
-/** @param {{ loss: number, drawn: number }} both */
+/**
+ * Return the distance of two losses on a logarithmic axis.
+ *
+ * @param {{ loss: number, drawn: number }} both
+ */
 function apart({ loss, drawn }) {
   return Math.abs(Math.log(loss / drawn));
 }
@@ -121,8 +128,8 @@ function apart({ loss, drawn }) {
 // --- the pad -------------------------------------------------------------------------------------
 
 /**
- * The button, the pad over the losses and the words below the picture; null where nothing is
- * sketched.
+ * Return the buttons, the pad over the losses and the text below the picture; null if the widget does
+ * not offer to sketch the loss.
  *
  * @param {RunStore} store
  * @param {Life} life
@@ -132,7 +139,8 @@ export function sketchPad(store, life, paper) {
   if (!offersOf(store).sketch) return null;
   const model = /** @type {Model<RunTraits>} */ (/** @type {unknown} */ (store.model));
   let drawing = false;
-  let byKey = false; // where the pen is, is said when it is moved by keys
+  // Whether the pen is moved by keys; then the text below the picture has its place.
+  let byKey = false;
   /** @type {Pen | null} */
   let pen = null;
 
@@ -192,8 +200,11 @@ export function sketchPad(store, life, paper) {
 
   /** @param {Pen} to */
   function move(to) {
-    // It is seen at once; the kernel is told when the stroke is done.
-    if (to.down) model.set("sketched", withStroke(model.get("sketched"), pen?.down ? pen : to, to));
+    if (to.down) {
+      const from = pen?.down ? pen : to;
+      // The stroke is drawn at once; the kernel gets the sketch at the end of the stroke.
+      model.set("sketched", withStroke(model.get("sketched"), from, to));
+    }
     pen = to;
     showPen();
   }
@@ -239,7 +250,7 @@ export function sketchPad(store, life, paper) {
     showPen();
   }
 
-  // --- hands ---
+  // --- pointer and keys ---
 
   life.listen(pad, "pointerdown", (event) => {
     pad.setPointerCapture(event.pointerId);
@@ -259,17 +270,23 @@ export function sketchPad(store, life, paper) {
   life.listen(pad, "keydown", (event) => {
     if (event.shiftKey || event.ctrlKey || event.metaKey || event.altKey || !pen) return;
     const next = penByKey(event.key, pen);
-    if (event.key === "Enter") end();
-    else if (event.key === "Delete" || event.key === "Backspace") wipe();
-    else if (next) {
+    if (event.key === "Enter") {
+      end();
+    } else if (event.key === "Delete" || event.key === "Backspace") {
+      wipe();
+    } else if (next) {
       byKey = true;
       move(next);
       if (!next.down) model.save_changes();
-    } else return;
+    } else {
+      return;
+    }
     event.preventDefault();
   });
 
   /**
+   * Return the pen after a key; null for a key without a meaning.
+   *
    * @param {string} key
    * @param {Pen} from
    * @returns {Pen | null}
@@ -292,7 +309,7 @@ export function sketchPad(store, life, paper) {
     return null;
   }
 
-  // --- what is seen ---
+  // --- text and state ---
 
   /** @param {RunState} state */
   function textFor(state) {
@@ -306,7 +323,7 @@ export function sketchPad(store, life, paper) {
   }
 
   /**
-   * The steps of the learner's run; on a page those of a run on record, once its scale is on.
+   * Return the steps of the learner's run; on a page those of a recorded run, once its scale is on.
    *
    * @param {RunState} state
    */
