@@ -68,8 +68,8 @@ export function guide(root, life, model) {
 }
 
 /**
- * Return the traits that a step sets. A name that the model does not have is that of a method, which
- * Python calls.
+ * Return the traits that a step sets. A name that the model does not have is that of a method,
+ * which Python calls.
  *
  * @param {Model<SharedTraits>} model
  * @param {TourStep} step

@@ -71,7 +71,7 @@ export function scalingKnob(store) {
   return segmented({ label: "Loss scaling", options, value: "off", onChange });
 }
 
-/** @typedef {HeldSlider & { show: (state: RunState) => void }} ScaleKnob The slider of the scale. */
+/** @typedef {HeldSlider & { show: (state: RunState) => void }} ScaleKnob The scale's slider. */
 
 /**
  * Return the slider of the scale. With scaling off it does not move.

@@ -83,8 +83,8 @@ import { drawMap, mapRow, windowEdges } from "./map.js";
  */
 
 /**
- * The state of runs beside their points (`LiveTraining.state`). `scale` is that of the next step, as
- * log2; `fixed` has the reason for each knob that cannot be turned; `skipped` counts the skipped
+ * The state of runs beside their points (`LiveTraining.state`). `scale` is that of the next step,
+ * as log2; `fixed` has the reason for each knob that cannot be turned; `skipped` counts the skipped
  * steps of the run.
  *
  * @typedef {DrivenState & {
@@ -570,8 +570,8 @@ function marksOf({ curves, scene }) {
 }
 
 /**
- * Return the last step of the map that is drawn; 0 for no map. A page without a kernel draws that of
- * its recorded run as far as it was played.
+ * Return the last step of the map that is drawn; 0 for no map. A page without a kernel draws that
+ * of its recorded run as far as it was played.
  *
  * @param {Scene<RunState, RunPoints>} scene
  */

@@ -39,8 +39,8 @@ import { offersOf } from "./knobs.js";
 // lowest loss to the highest.
 const PEN_COLUMNS = 80;
 const PEN_ROWS = 24;
-// `lossRange` leaves a factor of 1.03 between a loss and the end of the axis. A sketched loss nearer
-// to the end would make the axis longer while it is drawn.
+// `lossRange` leaves a factor of 1.03 between a loss and the end of the axis. A sketched loss
+// nearer to the end would make the axis longer while it is drawn.
 const PEN_MARGIN = 1.031;
 const KEYS_SAID =
   "Drag across the losses. With keys: the arrows move the pen, Space puts it down or lifts it, " +
@@ -96,7 +96,8 @@ export function sketchWords(sketch) {
 }
 
 /**
- * Return sentences that compare a sketch with the losses of a run; "" if they have no step in common.
+ * Return sentences that compare a sketch with the losses of a run; "" if they have no step in
+ * common.
  *
  * @param {Sketch} sketch
  * @param {readonly RunRow[]} rows
@@ -128,8 +129,8 @@ function apart({ loss, drawn }) {
 // --- the pad -------------------------------------------------------------------------------------
 
 /**
- * Return the buttons, the pad over the losses and the text below the picture; null if the widget does
- * not offer to sketch the loss.
+ * Return the buttons, the pad over the losses and the text below the picture; null if the widget
+ * does not offer to sketch the loss.
  *
  * @param {RunStore} store
  * @param {Life} life
