@@ -42,6 +42,7 @@ COLOURS = {
     "MXFP8": EIGHT_BITS,
     "NVFP4": EIGHT_BITS,
 }
+# The hexagon of a published number, and the line of a data sheet's number.
 MARK: dict[str, Any] = {"marker": "H", "mfc": "none", "ls": "none", "ms": 6, "mew": 1.2}
 PROMISED: dict[str, Any] = {"ls": ":", "lw": 1.3}
 # One benchmark ran the same four trainings on a card of each generation, from Volta (2017) to
@@ -60,7 +61,7 @@ TRAININGS = {
     "bert_large_squad": ("BERT-large", "D"),
     "gnmt": ("GNMT", "^"),
 }
-# Rows without a side are the best result over products with sides in this range.
+# The range of the sides of products of which a row without a side is the best result.
 SWEPT = (1024, 10240)
 
 
@@ -266,12 +267,13 @@ def logarithmic(axes: Axes, **labels: str) -> None:
 
 
 def _speeds(axes: Axes, xlabel: str) -> None:
+    """Make both axes of a panel of speeds logarithmic, and add a legend above the data."""
     from matplotlib.ticker import NullFormatter
 
     logarithmic(axes, xlabel=xlabel, ylabel="TFLOP/s")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
-    # Make room for the legend above the data.
+    # A factor of 4 is room for the legend.
     _, top = axes.get_ylim()
     axes.set_ylim(top=4 * top)
     axes.legend(frameon=False, fontsize=8, ncols=3, loc="upper left", columnspacing=1.2)
@@ -303,15 +305,11 @@ def _size(axes: Axes, card: str) -> str:
     narrow = "FP16" if any(row.format == "FP16" for row in rows) else "BF16"
     best = max(row.value for row in rows if row.format == narrow)
     speed = f"{best:,.0f}" if best >= 100 else f"{best:.3g}"
-    parts = [
-        f", {_range(ratios)} as fast as {wide} in the same source"
-        for wide, ratios in gains("product", card, narrow).items()
-        if wide != "data sheet"
-    ]
-    return (
-        f"For the {card}, products in {narrow} were published with up to {speed} TFLOP/s"
-        f"{';'.join(parts)}."
-    )
+    text = f"For the {card}, products in {narrow} were published with up to {speed} TFLOP/s"
+    for wide, ratios in gains("product", card, narrow).items():
+        if wide != "data sheet":
+            text += f", {_range(ratios)} as fast as {wide} in the same source"
+    return f"{text}."
 
 
 def _roofline(axes: Axes, card: str) -> str:
