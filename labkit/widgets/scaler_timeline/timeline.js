@@ -219,7 +219,6 @@ export function fillTimeline(root, model, life) {
     (x) => stepAt(picture, x, { total: steps }),
     (step) => stepText(timeline.replay, timeline.bounds, step),
   );
-  let drawn = 0;
 
   function follow() {
     const now = performance.now();
@@ -234,9 +233,6 @@ export function fillTimeline(root, model, life) {
     words.say(replaySentence(timeline.replay));
     // The figure is drawn at once, so that it follows the knob without the delay of a frame.
     picture.drawNow();
-    // Tests wait for this number.
-    drawn += 1;
-    root.dataset.drawn = String(drawn);
   }
 
   watch(life, model, KNOBS, follow);
