@@ -12,7 +12,7 @@ import { exposeRuns, metricText, scaleKnob, scalingKnob, turn } from "./knobs.js
 import { drawRuns, HOVER, lossesOnShow, panels, RIGHT, RUN_POINTS } from "./plot.js";
 import { switchedOn } from "./recorded_forks.js";
 import { resultPictures } from "./results.js";
-import { sketchPad } from "./sketch.js";
+import { sketchPad } from "./sketch_pad.js";
 
 /** @import { Life } from "../base/lifetime.js" */
 /** @import { Parts } from "../driven/face.js" */
