@@ -31,6 +31,7 @@ import { happening } from "./words.js";
 /** @import { Asked, Setting } from "./address.js" */
 /** @import { LoopState } from "./loop.js" */
 /** @import { Recipe } from "./recipe.js" */
+/** @import { Scene } from "./scenes.js" */
 
 /**
  * The traits of Playground (widget.py).
@@ -60,6 +61,8 @@ import { happening } from "./words.js";
 const INTRODUCTION =
   "One network trains twice: here, in number formats that you choose, and as its twin in FP32, 32 \
 bits a number. FP16 has 16 bits, and makes numbers below 2^-25 zero.";
+const LINK_NOTICE =
+  "The link holds these settings and the step, not what earlier steps were taken with.";
 
 /**
  * Return the recipe of a setting.
@@ -159,34 +162,23 @@ function fillPlayground(root, model, life) {
   const handle = scaleHandle(pictures.spreads, moveScale);
   const question = questionPanel();
   const best = bestList(beginWith);
-  const guide = h("ol", { class: "pg-guide" });
-  const source = h("p", { class: "lk-quiet pg-source" });
-  const notice = h("p", { class: "pg-notice", role: "status" });
+  const guide = sceneGuide();
+  const notice = noticeLine();
   const bar = addressBar(life, () => addressOf(state.setting, state.session.twinLosses.length));
   const loop = trainingLoop(life, state, { onFrame, onPause });
-  tellIgnored(ignored);
+  notice.show(ignoredText(ignored));
   root.append(
     h("div", { class: "lk-head pg-head" }, transport.element),
     h("p", { class: "lk-quiet pg-intro" }, rich(INTRODUCTION)),
-    notice,
+    notice.element,
     words.element,
     question.element,
     columnsOf(
       [panel.element],
-      [pictures.spreads.element, handle.element, guide, source, best.element],
+      [pictures.spreads.element, handle.element, ...guide.elements, best.element],
       [pictures.course.element, pictures.portraits.element],
     ),
   );
-
-  /**
-   * Show which parts of the address were ignored.
-   *
-   * @param {readonly string[]} parts
-   */
-  function tellIgnored(parts) {
-    notice.hidden = !parts.length;
-    notice.textContent = `Ignored in this page's address: ${parts.join("; ")}.`;
-  }
 
   function redraw() {
     pictures.portraits.redraw();
@@ -212,48 +204,25 @@ function fillPlayground(root, model, life) {
     // A screen reader reads the sentence again only if more than its numbers has changed.
     words.say(text, text.replace(/[\d.,e-]+/g, ""));
     transport.show(session.twinLosses.length, state.running);
-    answer();
-    judgeExercise();
-  }
-
-  /** Show the answer to the scene's question once this run has shown it. */
-  function answer() {
-    const { scene, seed } = state.setting;
-    const steps = state.session.twinLosses.length;
-    if (steps === 0) return;
-    question.settle();
-    if (!question.open) return;
-    if (!state.turned && steps < SCENES[scene].seen) return;
-    // The question is about the first settings of the scene.
-    const isAboutThisRun = !state.turned && sameSetting(state.setting, settingOf(scene, seed));
-    question.tell(isAboutThisRun ? outcomeOf(state.session) : null);
-  }
-
-  /** Add this run to the best ones of the exercise if it has reached the goal. */
-  function judgeExercise() {
-    const { losses, twinLosses } = state.session;
-    if (state.setting.scene !== EXERCISE_SCENE || state.turned || state.entered) return;
-    if (twinLosses.length < EXERCISE_STEPS) return;
-    state.entered = true;
-    const counted = losses.slice(0, EXERCISE_STEPS);
-    if (reachesGoal(counted)) best.add(state.setting, latestLoss(counted));
+    answerQuestion(state, question);
+    judgeExercise(state, best);
   }
 
   /** Update traits and address to the setting and the step. */
   function tell() {
     telling = true;
-    put(model, { ...state.setting });
-    telling = false;
+    try {
+      put(model, { ...state.setting });
+    } finally {
+      telling = false;
+    }
     if (model.get("in_address")) bar.writeSoon();
   }
 
   /** Update the address for a link; say what it does not hold. */
   function tellLink() {
     bar.write();
-    if (!state.turned) return;
-    notice.hidden = false;
-    notice.textContent =
-      "The link holds these settings and the step, not what earlier steps were taken with.";
+    if (state.turned) notice.show(LINK_NOTICE);
   }
 
   /**
@@ -310,11 +279,9 @@ function fillPlayground(root, model, life) {
     reset();
   }
 
-  function showGuide() {
+  function showScene() {
     const scene = SCENES[state.setting.scene];
-    guide.replaceChildren(...scene.guide.map((text) => h("li", {}, rich(text))));
-    source.textContent = scene.source ?? "";
-    source.hidden = !scene.source;
+    guide.show(scene);
     best.element.hidden = state.setting.scene !== EXERCISE_SCENE;
     question.ask(scene);
   }
@@ -326,9 +293,9 @@ function fillPlayground(root, model, life) {
     state.goal = 0;
     state.turned = false;
     state.entered = false;
-    tellIgnored([]);
+    notice.show("");
     tell();
-    showGuide();
+    showScene();
     show();
   }
 
@@ -396,15 +363,85 @@ function fillPlayground(root, model, life) {
     } else {
       take(next.setting);
     }
-    tellIgnored(next.ignored);
+    notice.show(ignoredText(next.ignored));
     trainTo(next.step);
   });
   const sizes = new ResizeObserver(handle.place);
   sizes.observe(pictures.spreads.element);
   life.add(() => sizes.disconnect());
-  showGuide();
+  showScene();
   show();
   trainTo(firstGoal);
+}
+
+/**
+ * Show the answer to the scene's question once a run has shown it.
+ *
+ * @param {State} state
+ * @param {ReturnType<typeof questionPanel>} question
+ */
+function answerQuestion({ session, setting, turned }, question) {
+  const { scene, seed } = setting;
+  const steps = session.twinLosses.length;
+  if (steps === 0) return;
+  question.settle();
+  if (!question.open) return;
+  if (!turned && steps < SCENES[scene].seen) return;
+  // The question is about the first settings of the scene.
+  const isAboutThisRun = !turned && sameSetting(setting, settingOf(scene, seed));
+  question.tell(isAboutThisRun ? outcomeOf(session) : null);
+}
+
+/**
+ * Add a run to the best ones of the exercise if it has reached the goal.
+ *
+ * @param {State} state
+ * @param {ReturnType<typeof bestList>} best
+ */
+function judgeExercise(state, best) {
+  const { session, setting, turned, entered } = state;
+  if (setting.scene !== EXERCISE_SCENE || turned || entered) return;
+  if (session.twinLosses.length < EXERCISE_STEPS) return;
+  state.entered = true;
+  const losses = session.losses.slice(0, EXERCISE_STEPS);
+  if (reachesGoal(losses)) best.add(setting, latestLoss(losses));
+}
+
+/** Return a line for notices about the page's address, which is hidden without one. */
+function noticeLine() {
+  const element = h("p", { class: "pg-notice", role: "status" });
+  return {
+    element,
+    /** @param {string} text "" for none */
+    show(text) {
+      element.hidden = text === "";
+      element.textContent = text;
+    },
+  };
+}
+
+/**
+ * Return the notice about parts of the page's address that were ignored; "" for none.
+ *
+ * @param {readonly string[]} parts
+ */
+function ignoredText(parts) {
+  return parts.length ? `Ignored in this page's address: ${parts.join("; ")}.` : "";
+}
+
+/** Return the guide of a scene, and the source of its data. */
+function sceneGuide() {
+  const list = h("ol", { class: "pg-guide" });
+  const source = h("p", { class: "lk-quiet pg-source" });
+  return {
+    elements: [list, source],
+    /** @param {Scene} scene */
+    show(scene) {
+      list.replaceChildren(...scene.guide.map((text) => h("li", {}, rich(text))));
+      source.textContent = scene.source ?? "";
+      source.hidden = !scene.source;
+    },
+  };
 }
 
 /**
