@@ -144,7 +144,7 @@ export function formatColour(name, palette) {
   return palette[FORMAT_INKS[name] ?? "fp8"];
 }
 
-// The colours of what a run draws, which `faintly` makes faint; texts and lines keep theirs.
+// The colours of what a run draws, which `faintly` makes faint; texts and axes keep theirs.
 /** @type {Ink[]} */
 const DRAWN = [...FATES, "fp32", "fp16", "bf16", "fp8", "bad"];
 

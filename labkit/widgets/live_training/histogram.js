@@ -24,7 +24,7 @@ import { offersOf } from "./knobs.js";
 /** @import { Life } from "../base/lifetime.js" */
 /** @import { Palette } from "../base/theme.js" */
 /** @import { FormatRow } from "../exact/numbers.js" */
-/** @import { Picture, PreparedRow } from "../underflow/plot.js" */
+/** @import { Area, Picture, PreparedRow } from "../underflow/plot.js" */
 /** @import { LayerRow, Windows } from "../underflow/view.js" */
 /** @import { RunStore, ScaleKnob } from "./knobs.js" */
 /** @import { Followed } from "./follow.js" */
@@ -87,9 +87,14 @@ export function gradientHistogram(store, life, tint, handle) {
       if (store.state) show(store.state);
     },
   });
-  const value = h("output", { class: "lt-scale", for: handle.input.id });
-  const scaleName = h("label", { for: handle.input.id, text: "Loss scale" });
-  const head = h("div", { class: "lk-row lt-head" }, layer.element, drop.element, scaleName, value);
+  const label = scaleLabel(handle);
+  const head = h(
+    "div",
+    { class: "lk-row lt-head" },
+    layer.element,
+    drop.element,
+    ...label.elements,
+  );
   const words = h("p", { class: "lk-quiet lt-fates" });
   /** @type {Figure} */
   const picture = figure({
@@ -101,20 +106,15 @@ export function gradientHistogram(store, life, tint, handle) {
     draw(pen, width, height) {
       const { state } = store;
       const gradients = state?.gradients;
-      if (!state || !gradients) return;
+      // Between the arrival of the first gradients and `show`, there are no layers.
+      if (!state || !gradients || !layers.length) return;
       const area = areaBetween(SHARES_ROOM, width - INF_ROOM);
       const row = rowNow();
       const held = picture.element.matches(":active");
       const now = performance.now();
       const limits = gradients.windows;
       const { log2Scale, falls, moving } = motion.at(row, limits, scaleNow(state), held, now);
-      // The handle moves along with the highest bar. Its track begins below the bar's place at the
-      // least scale, and is as long as the bar's way to the largest one.
-      const start = area.x(anchorOf(row, most)) + least * area.binade;
-      const { style } = picture.element;
-      style.setProperty("--lt-at", `${start * picture.grown - THUMB / 2}px`);
-      style.setProperty("--lt-track", `${area.binade * (most - least) * picture.grown + THUMB}px`);
-      style.setProperty("--lt-axis", `${BOTTOM * picture.grown}px`);
+      placeHandle(picture, area, anchorOf(row, most), [least, most]);
       drawHistogram({ pen, tint, area, limits, log2Scale }, row, height, falls);
       const bars = [pointedAt, followed && followed.exponent + log2Scale];
       for (const bar of bars) markBar({ pen, tint, area }, bar, height - BOTTOM);
@@ -123,7 +123,11 @@ export function gradientHistogram(store, life, tint, handle) {
   });
   const panel = followedGradient(() => follow(null));
 
-  /** @param {Followed | null} one */
+  /**
+   * Follow a gradient, or none.
+   *
+   * @param {Followed | null} one
+   */
   function follow(one) {
     followed = one;
     if (store.state) show(store.state);
@@ -148,6 +152,7 @@ export function gradientHistogram(store, life, tint, handle) {
   const empty = h("p", { class: "lk-quiet lt-empty", text: NOT_MEASURED });
   picture.element.append(empty);
 
+  /** Return the row of the chosen layer, or that of all layers. */
   function rowNow() {
     return layers.find(({ name }) => name === chosen) ?? layers[0];
   }
@@ -172,9 +177,7 @@ export function gradientHistogram(store, life, tint, handle) {
     if (!gradients) followed = null;
     panel.element.hidden = followed === null;
     const log2Scale = scaleNow(state);
-    const off = state.knobs.scaling === "off" && store.wish === null;
-    const number = h("span", { class: "lk-quiet", text: ` = ${decimal(2 ** log2Scale)}` });
-    value.replaceChildren(rich(`2^${log2Scale}`), number, off ? ", off" : "");
+    label.show(log2Scale, state.knobs.scaling === "off" && store.wish === null);
     if (gradients) {
       if (preparedFrom !== gradients.layers) {
         preparedFrom = gradients.layers;
@@ -193,6 +196,46 @@ export function gradientHistogram(store, life, tint, handle) {
   const parts = [head, picture.element, words];
   const element = h("div", { class: "lt-gradients run-trains" }, ...parts);
   return { element, followed: panel.element, show };
+}
+
+/**
+ * Return the label of the scale and its value, which are above the picture.
+ *
+ * @param {ScaleKnob} handle
+ */
+function scaleLabel(handle) {
+  const name = h("label", { for: handle.input.id, text: "Loss scale" });
+  const value = h("output", { class: "lt-scale", for: handle.input.id });
+  return {
+    elements: [name, value],
+    /**
+     * Show a scale.
+     *
+     * @param {number} log2Scale
+     * @param {boolean} off whether the loss is not scaled
+     */
+    show(log2Scale, off) {
+      const number = h("span", { class: "lk-quiet", text: ` = ${decimal(2 ** log2Scale)}` });
+      value.replaceChildren(rich(`2^${log2Scale}`), number, off ? ", off" : "");
+    },
+  };
+}
+
+/**
+ * Put the track of the handle on the axis. The handle moves along with the highest bar: its track
+ * begins below the bar's place at the least scale, and ends below that at the largest one.
+ *
+ * @param {Figure} picture
+ * @param {Area} area
+ * @param {number} anchor the exponent of the highest bar at scale 1
+ * @param {readonly [least: number, most: number]} range of the scales, as log2
+ */
+function placeHandle({ element, grown }, area, anchor, [least, most]) {
+  const start = area.x(anchor) + least * area.binade;
+  const length = area.binade * (most - least);
+  element.style.setProperty("--lt-at", `${start * grown - THUMB / 2}px`);
+  element.style.setProperty("--lt-track", `${length * grown + THUMB}px`);
+  element.style.setProperty("--lt-axis", `${BOTTOM * grown}px`);
 }
 
 /**

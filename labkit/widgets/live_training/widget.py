@@ -276,17 +276,21 @@ class LiveTraining(DrivenWidget, folder="live_training"):
             master_weights: Whether the optimizer keeps FP32 master weights.
 
         Raises:
-            ValueError: The kind of scaling does not exist. Other values are refused when the
-                training thread handles the change: `sentence` then says why.
+            ValueError: The kind of scaling does not exist. Other values are refused later, when
+                the training thread makes the change; the page then shows why.
         """
         arguments = {"scaling": scaling, "log2_scale": log2_scale, "masters": master_weights}
         knobs = {knob: position(knob, to) for knob, to in arguments.items() if to is not None}
         self.forked_run.ask(partial(self.forked_run.turn, knobs))
 
     def back(self, step: int) -> None:
-        """Put the run back to a step that it has done.
+        """Put the run back to a step that it has done, and return at once.
 
-        What came after stays as a faint curve. Returns at once.
+        The steps after it stay as a faint curve. A step that the run has not done is refused later,
+        when the training thread handles the request; the page then shows why.
+
+        Args:
+            step: The number of the step, from 0.
         """
         self.forked_run.ask(partial(self.forked_run.go_back, step))
 
