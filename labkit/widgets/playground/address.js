@@ -89,7 +89,7 @@ function parseValue(text) {
 /**
  * The content of an address.
  *
- * @typedef {object} Asked
+ * @typedef {object} AddressContent
  * @property {Setting} setting
  * @property {number} step The step up to which the page trains.
  * @property {string[]} ignored A message for each part that is not valid.
@@ -99,7 +99,7 @@ function parseValue(text) {
  * Return the setting in an address. Parts that are missing or not valid are those of the scene.
  *
  * @param {string} address the part after its #
- * @returns {Asked}
+ * @returns {AddressContent}
  */
 export function readAddress(address) {
   const parts = new URLSearchParams(address);

@@ -28,7 +28,7 @@ import { happening } from "./words.js";
 /** @import { Life } from "../base/lifetime.js" */
 /** @import { Model } from "../base/model.js" */
 /** @import { Palette } from "../base/theme.js" */
-/** @import { Asked, Setting } from "./address.js" */
+/** @import { AddressContent, Setting } from "./address.js" */
 /** @import { LoopState } from "./loop.js" */
 /** @import { Recipe } from "./recipe.js" */
 /** @import { Scene } from "./scenes.js" */
@@ -116,7 +116,7 @@ function sameSetting(one, other) {
  * Return the setting that the view begins with: that of the page's address, or of the traits.
  *
  * @param {Model<Traits>} model
- * @returns {Asked}
+ * @returns {AddressContent}
  */
 function firstSetting(model) {
   const address = addressedSetting();

@@ -118,15 +118,7 @@ def gains_figure(card: str = CARD) -> Figure:
         middle = median(ratios)
         axes.plot(ratios, row + spread, color=COLOURS["FP16"], **MARK)
         axes.plot([middle, middle], [row - 0.4, row + 0.4], color=COLOURS["FP32"], lw=2)
-    for name, promise in _promises(card).items():
-        axes.axvline(promise, color=COLOURS[name], **PROMISED)
-        axes.text(
-            promise,
-            -0.6,
-            f" data sheet, over {name}: {two_digits(promise)}",
-            fontsize=8,
-            color=QUIET,
-        )
+    _draw_promises(axes, card)
     axes.axvline(1, color=QUIET, lw=0.8)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -142,6 +134,14 @@ def gains_figure(card: str = CARD) -> Figure:
     words = gains_sentence(card)
     figure.supxlabel(wrapped(words, 115), fontsize=9.5)
     return described(figure, words)
+
+
+def _draw_promises(axes: Axes, card: str) -> None:
+    """Draw a line at each speedup that a data sheet promises, with its name above the first row."""
+    for name, promise in _promises(card).items():
+        axes.axvline(promise, color=COLOURS[name], **PROMISED)
+        text = f" data sheet, over {name}: {two_digits(promise)}"
+        axes.text(promise, -0.6, text, fontsize=8, color=QUIET)
 
 
 @on_any_page

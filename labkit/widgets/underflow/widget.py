@@ -32,6 +32,7 @@ from labkit.widgets.base.number_words import percent
 from labkit.widgets.base.widget import LabWidget, limited, tour_of
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 ALL_LAYERS = "all layers together"
@@ -163,6 +164,21 @@ def static_underflow(
     axes = figure.add_axes((0.07, 0.38, 0.91, 0.48))
     title = f"{snapshot.kind[:1].upper()}{snapshot.kind[1:]}, step {snapshot.step}: {layer}"
     axes.set_title(title, loc="left", fontsize=11, color=INK, pad=22)
+    _draw_bars(axes, histogram, format)
+    panel(axes)
+    axes.set_xlim(*AXIS)
+    power_ticks(axes.set_xticks, range(*AXIS, 8))
+    axes.set_ylabel("% of non-zero elements", fontsize=8.5, color=QUIET)
+    shares = "     ".join(
+        f"{name} {percent(share)}" for name, share in vars(fate(histogram, format)).items()
+    )
+    figure.text(0.07, 0.205, shares, fontsize=11, color=INK, weight="bold")
+    words = f"{snapshot.kind} of {layer}, at scale 2^{log2_scale} in {format.name}."
+    return captioned(figure, (0.07, 0.15), words[0].upper() + words[1:], why, foot=0.01)
+
+
+def _draw_bars(axes: Axes, histogram: ExponentHistogram, format: Format) -> None:
+    """Draw the bars of a histogram over the zones of a format, with the names of the zones."""
     exponents = np.arange(*AXIS)
     limits = windows(format)
     counts = np.array([histogram.count(int(e), int(e)) for e in exponents])
@@ -192,16 +208,6 @@ def static_underflow(
         )
     for edge in edges[1:-1]:
         axes.axvline(edge, color=QUIET, linewidth=0.8, linestyle=(0, (3, 3)))
-    panel(axes)
-    axes.set_xlim(*AXIS)
-    power_ticks(axes.set_xticks, range(*AXIS, 8))
-    axes.set_ylabel("% of non-zero elements", fontsize=8.5, color=QUIET)
-    shares = "     ".join(
-        f"{name} {percent(share)}" for name, share in vars(fate(histogram, format)).items()
-    )
-    figure.text(0.07, 0.205, shares, fontsize=11, color=INK, weight="bold")
-    words = f"{snapshot.kind} of {layer}, at scale 2^{log2_scale} in {format.name}."
-    return captioned(figure, (0.07, 0.15), words[0].upper() + words[1:], why, foot=0.01)
 
 
 class UnderflowHistogram(LabWidget, folder="underflow"):
