@@ -13,8 +13,8 @@ test("some is never 0% and not all is never 100%", () => {
 });
 
 test("a share has more digits near its ends", () => {
-  const shares = [0.00123, 0.0123, 0.123, 0.9899, 0.9956];
-  assert.deepEqual(shares.map(percent), ["0.12%", "1.2%", "12%", "99%", "99.6%"]);
+  const shares = [0.00123, 0.0123, 0.123, 0.9899, 0.9956, 0.999];
+  assert.deepEqual(shares.map(percent), ["0.12%", "1.2%", "12%", "99%", "99.6%", "99.9%"]);
 });
 
 test("a number has three digits, or is whole", () => {

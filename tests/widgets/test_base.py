@@ -69,7 +69,7 @@ def test_tours_are_short_and_point_at_existing_elements() -> None:
         page = script(name)
         steps = base.tour_of(name)
         widget = make()
-        assert len(steps) in base.LENGTHS
+        assert len(steps) in base.TOUR_LENGTHS
         for step in steps:
             assert len(step["text"]) < 160
             for word in re.findall(r"\.([\w-]+)", step["ring"]):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -181,6 +182,19 @@ def test_sentence_of_each_sweep_follows_from_its_times():
         assert widgets.sweep_sentence(record(sweep, *runs)) == f"On A stand-in, {expected}"
 
 
+@pytest.mark.parametrize("sweep", ["alignment", "batch", "bandwidth"])
+def test_a_sweep_without_a_comparison_names_its_extremes(sweep):
+    """A sweep may end before the cases that its sentence compares."""
+    run = timed(ElementwiseCase("copy", 1000, FP16), 1e-6) if sweep == "bandwidth" else SIZE.runs[0]
+    sentence = widgets.sweep_sentence(record(sweep, run))
+    assert sentence.startswith(f"On A stand-in, the fastest is {run.case.label} with ")
+
+
+def test_fp32_alone_is_not_compared():
+    sentence = widgets.sweep_sentence(record("size", SIZE.runs[0]))
+    assert sentence == "On A stand-in, a product of 64 x 64 x 64 in FP32 runs at 524 GFLOP/s."
+
+
 def test_figures_of_measured_sweeps_can_be_drawn(data):
     measured = {
         name: measure(name, "cpu", extent=QUICK, rounds=1) for name in sweeps(device_report("cpu"))
@@ -318,6 +332,15 @@ def test_lines_of_a_race_differ_in_colour_and_width() -> None:
     assert len({line.get_color() for line in lines}) == 4
     widths = [line.get_linewidth() for line in lines]
     assert widths == sorted(set(widths), reverse=True)
+
+
+def test_losses_of_a_short_race_are_means_of_its_steps() -> None:
+    short = [replace(r, steps=r.steps[:4]) for r in RECORDS[:2]]
+    losses = race_figure(short).axes[0]
+    assert losses.get_ylabel() == "loss (mean of 4 steps)"
+    for line, run in zip(losses.lines, short, strict=True):
+        (mean,) = line.get_ydata()
+        assert mean == pytest.approx(sum(step.loss for step in run.steps) / 4)
 
 
 STEP = StepRecord(1, 0.5, 1.0, False, True)
@@ -460,6 +483,22 @@ def test_pictures_of_runs_of_two_lengths_name_both():
     sentence = widgets.pictures_sentence([whole, short])
     assert "after 1,000 steps" in sentence
     assert "after 10 steps" in sentence
+
+
+def test_pictures_of_no_runs_have_no_sentence():
+    with pytest.raises(ValueError, match="expected at least one record"):
+        widgets.pictures_sentence([])
+
+
+def test_the_sentence_of_a_treatment_without_steps():
+    treatment = SimpleNamespace(losses=(), scales=(), score=0.5, steps=0, error="")
+    assert widgets.treatment_sentence(treatment) == "It did no steps. Score at the end: 0.50."
+    assert widgets.treatment_figure(treatment).get_supxlabel()
+
+
+def test_a_treatment_names_one_skipped_step_in_the_singular():
+    treatment = SimpleNamespace(losses=(2.0, 1.0), score=0.5, steps=1, error="")
+    assert " 1 step was skipped. " in widgets.treatment_sentence(treatment)
 
 
 def test_a_figure_of_a_lesson_has_a_text_alternative():

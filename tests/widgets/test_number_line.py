@@ -1,5 +1,6 @@
 """The number line, and swallowed updates against plain loops of numpy and torch."""
 
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise, product
 from typing import Any, NamedTuple
@@ -198,6 +199,15 @@ def test_window_stays_when_the_format_changes():
     assert "mine" in [row["name"] for row in line.get_state()["_formats"]]
     with pytest.raises(traitlets.TraitError, match="FP64"):
         NumberLine(FP64)
+
+
+def test_another_format_of_a_known_name_is_refused():
+    """The page tells formats apart by their names."""
+    line = NumberLine(FP16)
+    with pytest.raises(traitlets.TraitError, match="FP16 is the name of another format"):
+        line.format = replace(FP16, significand_bits=8)
+    assert line.format == FP16
+    line.close()
 
 
 def test_the_sentence_has_the_neighbours_and_the_result(js):

@@ -138,6 +138,20 @@ def test_a_damaged_best_list_is_empty(js: Scripts, stored: str) -> None:
     assert js.run("readEntries", stored) == []
 
 
+def test_a_session_ends_with_its_last_step(js: Scripts) -> None:
+    steps = js.run(
+        """() => {
+          const training = newTraining(problemNamed("spirals"), RECIPE_PRESETS.FP32, 0);
+          const session = newSession(training, portraitInputs(training.problem));
+          session.losses = Array(MOST_STEPS).fill(1);
+          session.twinLosses = Array(MOST_STEPS).fill(1);
+          stepBoth(session);
+          return [session.losses.length, session.twinLosses.length];
+        }"""
+    )
+    assert steps == [5000, 5000]
+
+
 SENTENCE = """(name, preset, steps) => {
   const training = newTraining(problemNamed(name), RECIPE_PRESETS[preset], 0);
   const session = newSession(training, portraitInputs(training.problem));

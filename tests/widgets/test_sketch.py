@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from traitlets import TraitError
 
 from labkit.widgets import LiveTraining
 from tests.widgets.pages import Page, Scripts
@@ -95,6 +96,12 @@ def test_a_widget_without_the_option_has_no_pad(page: Page) -> None:
     root = page.show(widget)
     widget.close()
     assert root.locator(".lt-pad, .lt-sketch-words").count() == 0
+
+
+def test_a_sketch_with_an_infinite_step_is_refused(live: LiveTraining) -> None:
+    with pytest.raises(TraitError, match="expected pairs of a step and a loss above 0"):
+        live.sketched = [[math.inf, 1.0]]
+    assert live.sketched == []
 
 
 def test_a_sketch_is_part_of_the_state_that_is_saved(live: LiveTraining) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from labkit.amp import RECIPES, WeightRounding
+from labkit.amp import RECIPES, WeightRounding, static
 from labkit.train import TASKS, Task, TrainingRun, load, train
 from labkit.widgets.driven.controller import Button, Phase
 from labkit.widgets.live_training import knobs as every
@@ -225,6 +225,16 @@ def test_a_run_is_kept_while_another_task_is_chosen() -> None:
     assert bench.run.done == 2
     bench.handle(partial(bench.choose, task=DIGITS, recipe=RECIPES["FP32"]))
     assert bench.selected.wanted.format == "FP32"
+
+
+def test_nothing_is_chosen_with_a_recipe_without_knobs() -> None:
+    bench = run_through(bench_of("O2"), 5)
+    bench.handle(partial(bench.fork_after, 3))
+    odd = replace(RECIPES["FP16"], scaler=static(1000.0))
+    bench.handle(partial(bench.choose, task=TASKS["small_targets"], recipe=odd, branch=0))
+    assert "starts at 1000" in bench.notice
+    assert bench.task is DIGITS
+    assert bench.active == 1
 
 
 def test_frames_have_each_step_once_and_all_after_a_fork() -> None:

@@ -213,8 +213,12 @@ export function hovering(life, over, labelAt) {
   });
 }
 
+// The size of an exponent and its height above the base line, as shares of the font's size.
+const EXPONENT_SIZE = 0.75;
+const EXPONENT_RISE = 0.38;
+
 /**
- * Write a text with raised exponents: those of 2^-24, for example.
+ * Write a text with raised exponents: the -24 of 2^-24, for example.
  *
  * @param {Pen} pen
  * @param {string} text
@@ -226,7 +230,7 @@ export function hovering(life, over, labelAt) {
 export function inkRich(pen, text, x, y, align = "left") {
   const font = pen.font;
   const size = parseFloat(font.match(/([\d.]+)px/)?.[1] ?? String(TYPE));
-  const raised = font.replace(/[\d.]+px/, `${(size * 0.75).toFixed(1)}px`);
+  const raised = font.replace(/[\d.]+px/, `${(size * EXPONENT_SIZE).toFixed(1)}px`);
   // Split by a group, every second part is an exponent.
   const runs = text.split(/(?<=\d)\^(-?\d+)/).map((run, i) => {
     const up = i % 2 === 1;
@@ -245,14 +249,21 @@ export function inkRich(pen, text, x, y, align = "left") {
   pen.textBaseline = "alphabetic";
   for (const { words, up, width } of runs) {
     pen.font = up ? raised : font;
-    pen.fillText(words, left, up ? y - size * 0.38 : y);
+    pen.fillText(words, left, up ? y - size * EXPONENT_RISE : y);
     left += width;
   }
   pen.font = font;
   return total;
 }
 
-/** @typedef {{ tile: HTMLCanvasElement, ratio: number, url: string }} Pattern */
+/**
+ * A tile that repeats in both directions.
+ *
+ * @typedef {object} Pattern
+ * @property {HTMLCanvasElement} tile
+ * @property {number} ratio The pixels of the tile per CSS pixel.
+ * @property {string} url The tile as a data URL, for CSS.
+ */
 
 /** @type {Map<string, Pattern>} */
 const patternCache = new Map();
@@ -285,7 +296,7 @@ export function patternImage(fate, palette) {
  *
  * @param {Fate} fate
  * @param {string} colour
- * @param {number} ratio
+ * @param {number} ratio the pixels of the tile per CSS pixel
  */
 function drawTile(fate, colour, ratio) {
   const tile = h("canvas");

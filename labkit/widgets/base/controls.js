@@ -25,17 +25,21 @@ export function newName(kind) {
 // --- sliders -------------------------------------------------------------------------------------
 
 /**
+ * A slider with a label on its left and its value as text on its right.
+ *
  * @typedef {object} Slider
  * @property {HTMLElement} element
  * @property {HTMLInputElement} input
  * @property {HTMLOutputElement} output
  * @property {number} value
- * @property {(next: number) => void} set
+ * @property {(next: number) => void} set Set the value; `onInput` is not called.
  * @property {(most: number) => void} limit Set the largest value.
  * @property {(on: boolean) => void} enable
  */
 
 /**
+ * Return a slider.
+ *
  * @param {object} options
  * @param {string} options.label
  * @param {number} options.min
@@ -93,8 +97,8 @@ export function slider(options) {
     self.set(next);
     onInput(self.value);
   }
-  /** @type {Record<string, number>} */
   // The browser handles the arrow keys, Home and End.
+  /** @type {Record<string, number>} */
   const jumps = { PageUp: page, PageDown: -page };
   input.addEventListener("input", () => change(self.value));
   input.addEventListener("keydown", (event) => {
@@ -132,6 +136,8 @@ export function nearest(places, value, measure = Number) {
  */
 
 /**
+ * Return a button with a text.
+ *
  * @param {object} options
  * @param {string} options.label
  * @param {string} [options.title]
@@ -159,6 +165,8 @@ export function button({ label, title, kind, onPress }) {
 }
 
 /**
+ * A button that starts and pauses an animation.
+ *
  * @typedef {object} Player
  * @property {HTMLButtonElement} element
  * @property {boolean} playing
@@ -173,7 +181,7 @@ export function button({ label, title, kind, onPress }) {
  * @param {object} options
  * @param {string} options.title
  * @param {number} options.pace in ms
- * @param {() => boolean} options.advance
+ * @param {() => boolean} options.advance shows the next state; false if that is the last one
  * @param {Life} options.life
  * @returns {Player}
  */
@@ -220,7 +228,7 @@ export function player({ title, pace, advance, life }) {
  * @param {Holder<Name, number>} model
  * @param {Name} name
  * @param {() => number} last
- * @param {{ title: string, pace: number, life: Life }} options
+ * @param {{ title: string, pace: number, life: Life }} options of the player; `pace` is in ms
  */
 export function walker(model, name, last, options) {
   const now = () => Number(model.get(name));
@@ -246,11 +254,15 @@ export function walker(model, name, last, options) {
 // --- choices -------------------------------------------------------------------------------------
 
 /**
+ * One of the values to choose from, with the text that is shown for it.
+ *
  * @template {string | number} Value
  * @typedef {{ value: Value, label: string, title?: string }} Option
  */
 
 /**
+ * A choice of one option, with all options side by side.
+ *
  * @template {string | number} Value
  * @typedef {object} Segmented
  * @property {HTMLFieldSetElement} element
@@ -394,9 +406,11 @@ export function choice({ label, onChange }) {
   return {
     element: h("span", { class: "lk-row lk-tight" }, h("label", { for: id, text: label }), select),
     /**
+     * Show a list of options with one of them chosen.
+     *
      * @param {readonly (readonly [value: string, text: string])[]} options
-     * @param {string} value "" for none
-     * @param {string} [none] the text for none
+     * @param {string} value "" if none is chosen
+     * @param {string} [none] the text that is shown if none is chosen
      */
     show(options, value, none = "") {
       const wanted = value ? options : [["", none], ...options];
@@ -415,14 +429,18 @@ export function choice({ label, onChange }) {
 }
 
 /**
+ * A switch with a label.
+ *
  * @typedef {object} Toggle
  * @property {HTMLElement} element
- * @property {boolean} value
+ * @property {boolean} value Whether the switch is on.
  * @property {(next: boolean) => void} set
  * @property {(on: boolean) => void} enable
  */
 
 /**
+ * Return a switch.
+ *
  * @param {object} options
  * @param {string} options.label
  * @param {boolean} options.value
@@ -477,7 +495,8 @@ export function fact(name, shown) {
   return h("div", { role: "listitem" }, heading, value);
 }
 
-// While a slider moves, a screen reader waits for its last sentence.
+// The time without a change after which a sentence is read out: while a slider moves, a screen
+// reader waits for the last sentence.
 const STILL_MS = 400;
 
 /**
@@ -502,8 +521,10 @@ export function sentence(model = null) {
   return {
     element,
     /**
+     * Show a text, and read it out if `news` has changed.
+     *
      * @param {string} text
-     * @param {string} [news]
+     * @param {string} [news] by default the text
      */
     say(text, news = text) {
       if (text !== lastText) shown.replaceChildren(rich(text));

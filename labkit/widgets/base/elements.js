@@ -1,9 +1,9 @@
 // Elements of the page, and text in which 2^-24 has a raised exponent.
 
 /**
- * What an element gets beside its tag: `class`, `text`, `data` (its dataset), `style` (properties
- * by name), `on` (handlers by the type of event); anything else is an attribute. true is an
- * attribute without a value; undefined, null and false are left out.
+ * The properties of a new element: `class`, `text`, `data` (its dataset), `style` (CSS properties
+ * by name) and `on` (handlers by the type of event). Any other key is the name of an attribute.
+ * true is an attribute without a value; undefined, null and false are left out.
  *
  * @typedef {{
  *   class?: string,
@@ -18,7 +18,7 @@
 /** @typedef {Node | string | null | undefined} Child */
 
 /**
- * A new element.
+ * Return a new element.
  *
  * @template {keyof HTMLElementTagNameMap} Tag
  * @param {Tag} tag
@@ -29,7 +29,8 @@
 export function h(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [key, value] of Object.entries(properties)) {
-    if (value !== undefined && value !== null && value !== false) give(element, key, value);
+    const omitted = value === undefined || value === null || value === false;
+    if (!omitted) setProperty(element, key, value);
   }
   for (const child of children) {
     if (child !== null && child !== undefined) element.append(child);
@@ -38,15 +39,20 @@ export function h(tag, properties = {}, ...children) {
 }
 
 /**
+ * Set one of the properties of a new element.
+ *
  * @param {HTMLElement} element
- * @param {string} key
+ * @param {string} key a key of `Properties`
  * @param {unknown} value
  */
-function give(element, key, value) {
-  if (key === "class") element.className = String(value);
-  else if (key === "text") element.textContent = String(value);
-  else if (key === "data") Object.assign(element.dataset, value);
-  else if (key === "style") {
+function setProperty(element, key, value) {
+  if (key === "class") {
+    element.className = String(value);
+  } else if (key === "text") {
+    element.textContent = String(value);
+  } else if (key === "data") {
+    Object.assign(element.dataset, value);
+  } else if (key === "style") {
     for (const [name, to] of Object.entries(/** @type {object} */ (value))) {
       element.style.setProperty(name, to);
     }
@@ -54,11 +60,13 @@ function give(element, key, value) {
     for (const [type, handler] of Object.entries(/** @type {object} */ (value))) {
       element.addEventListener(type, handler);
     }
-  } else element.setAttribute(key, value === true ? "" : String(value));
+  } else {
+    element.setAttribute(key, value === true ? "" : String(value));
+  }
 }
 
 /**
- * The element that a selector finds; an error where it finds none, since the caller has made it.
+ * Return the first element that matches a selector; throw if there is none.
  *
  * @template {Element} [Kind=HTMLElement]
  * @param {ParentNode} within
@@ -66,13 +74,13 @@ function give(element, key, value) {
  * @returns {Kind}
  */
 export function required(within, selector) {
-  const found = within.querySelector(selector);
-  if (!found) throw new Error(`expected an element ${selector}, found none`);
-  return /** @type {Kind} */ (found);
+  const element = within.querySelector(selector);
+  if (!element) throw new Error(`expected an element ${selector}, found none`);
+  return /** @type {Kind} */ (element);
 }
 
 /**
- * The element in which an event happened.
+ * Return the element in which an event happened.
  *
  * @param {Event} event
  * @returns {HTMLElement}
@@ -82,7 +90,7 @@ export function placeOf(event) {
 }
 
 /**
- * A text with its exponents raised: 2^-24.
+ * Return a text as nodes of the page, with raised exponents: "2^-24" gets a <sup>.
  *
  * @param {string} text
  * @returns {DocumentFragment}

@@ -64,7 +64,8 @@ STYLE: dict[Any, Any] = {
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
 }
-# colour of a figure -> colours of its SVG, in a light theme and in a dark one
+# Colour of a figure -> colours of its SVG, in a light theme and in a dark one. The first is the
+# colour itself, and no second one is a key: `svg` replaces one after the other.
 THEMED = {
     INK: ("#1f1f1f", "#e6e6e6"),
     QUIET: ("#595959", "#b0b0b0"),
@@ -106,7 +107,7 @@ def on_any_page(draw: Callable[P, Figure]) -> Callable[P, Figure]:
         with mpl.rc_context(STYLE):
             figure = draw(*args, **named)
         for axes in figure.axes:
-            # ticks are made when the figure is shown
+            # Ticks are made when the figure is shown, after the style has been reset.
             axes.tick_params(which="both", colors=INK)
         return figure
 
@@ -191,7 +192,7 @@ def svg(figure: Figure, text: str) -> str:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     file = io.StringIO()
-    # matplotlib derives ids from the salt; in one page they must differ from picture to picture
+    # matplotlib derives ids from the salt; within a page they must differ between pictures.
     salt = hashlib.sha256(text.encode()).hexdigest()
     with mpl.rc_context({"svg.hashsalt": salt}):
         FigureCanvasSVG(figure).print_figure(
@@ -222,7 +223,7 @@ def described(figure: Figure, *sentences: str) -> Figure:
         *sentences: The text alternative.
     """
     figure._repr_html_ = partial(svg, figure, " ".join(sentences))  # type: ignore[method-assign]
-    # for hosts that do not show HTML
+    # The PNG is for hosts that do not show HTML.
     figure._repr_png_ = partial(png, figure)  # type: ignore[attr-defined]
     return figure
 
@@ -275,7 +276,7 @@ def wrapped(text: str, width: int) -> str:
 def raised(text: str) -> str:
     """Return a power of two such as 2^-24 with a raised exponent, in Unicode.
 
-    Formulas of matplotlib take ten times as long to draw.
+    A text with a formula of matplotlib would take ten times as long to draw.
     """
     return re.sub(r"\^(-?\d+)", lambda match: match[1].translate(RAISED), text)
 
@@ -360,11 +361,14 @@ def steps_figure(
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
-    overflows = underflows = np.array([])
+    """Draw the curves of a panel, and give its axis of values a scale and ticks."""
+    overflows = np.array([])
     if panel.window is not None:
-        overflows, underflows = (np.array([*edge], float) for edge in panel.window)
-    if len(overflows):
-        _draw_window(axes, overflows, underflows)
+        overflows = np.array([*panel.window[0]], float)
+        underflows = np.array([*panel.window[1]], float)
+        # Before the first step, the window is empty.
+        if len(overflows):
+            _draw_window(axes, overflows, underflows)
     for number, curve in enumerate(panel.curves):
         values = np.array(curve.values, float)
         if panel.kind == "scale":
@@ -372,7 +376,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         elif panel.kind == "share":
             _draw_share(axes, curve, values)
         else:
-            # Names of two curves that end at the same place are above and below their ends.
+            # The names of two curves that end at the same place are above and below it.
             side = "top" if number % 2 else "bottom"
             _draw_loss(axes, curve, values, side)
     if panel.kind == "loss":
@@ -399,7 +403,7 @@ def _draw_window(axes: Axes, overflows: FloatArray, underflows: FloatArray) -> N
         overflows: log2 of the scale from which gradients overflow, shape (steps,).
         underflows: log2 of the scale below which they underflow, shape (steps,).
     """
-    # beyond every axis of scales, in powers of two
+    # Exponents of two beyond every axis of scales.
     top = 40
     bottom = -8
     axes.fill_between(
@@ -459,7 +463,7 @@ def _draw_loss(axes: Axes, curve: Curve, values: FloatArray, side: str) -> None:
     steps = _steps(curve)
     finite = np.isfinite(values)
     if finite.any():
-        # a logarithmic axis has no place for 0
+        # A logarithmic axis has no place for 0.
         axes.plot(steps, np.where(finite & (values > 0), values, np.nan), **_line_style(curve))
         axes.annotate(
             curve.name,

@@ -1,14 +1,16 @@
 """Joining of modules that import each other into one script, in the order of their imports.
 
-A browser loads no module from a page that was opened by a double click, and a saved notebook holds
-its script as text. So what reaches the page is one scope. A module here uses a small part of
-JavaScript's syntax, at the beginning of a line:
+A browser loads no module from a page that was opened as a local file, and a saved notebook holds
+its script as text. So the modules of a widget reach the page as one script with one scope. Their
+imports, exports and declarations use a small part of JavaScript's syntax, at the beginning of a
+line:
 
     import { button, slider } from "../base/controls.js";
     export function name() {}        or const, let, class, async function
     export default value;
 
 Nothing is renamed: a name means the same in each module, so that a reader can search for it.
+Comments and empty lines are removed, also from a template literal of several lines.
 
 Invariant: a module comes once, before those that import it; a name is declared by one module.
 
@@ -32,11 +34,14 @@ DOCUMENTATION = re.compile(r"^[ \t]*/\*\*(?:(?!\*/).)*\*/[ \t]*\n", re.MULTILINE
 COMMENT = re.compile(r"^[ \t]*//.*\n|^[ \t]*\n", re.MULTILINE)
 # A statement of import up to its semicolon, also over several lines.
 IMPORT = re.compile(r'^import\b([^;"\']*)["\']([^"\']+)["\'];?[ \t]*\n?', re.MULTILINE)
+# The part of an import between `import` and the path: { a, b } from
 NAMED = re.compile(r"\s*\{((?:\s*[\w$]+\s*,)*\s*[\w$]*\s*)\}\s*from\s*")
+# A declaration at the beginning of a line, which is one at the top level of a formatted file.
 DECLARATION = re.compile(
     r"^(?P<export>export\s+)?(?:async\s+)?(?:function\*?|const|let|class)\s+(?P<name>[\w$]+)",
     re.MULTILINE,
 )
+# Exports that are neither a declaration nor the default: `export { name }`, `export * from`.
 OTHER_EXPORT = re.compile(
     r"^export\s+(?!default\b|async\s+function\b|function\b|(?:const|let|class)\s+[\w$]).*",
     re.MULTILINE,
@@ -82,15 +87,15 @@ def parse(path: str, source: str) -> Module:
     ({'base/elements.js': ('h',)}, '')
     """
     imports: dict[str, tuple[str, ...]] = {}
-    for found in IMPORT.finditer(source):
-        names = NAMED.fullmatch(found[1])
-        if names is None:
+    for statement in IMPORT.finditer(source):
+        braces = NAMED.fullmatch(statement[1])
+        if braces is None:
             raise JoinError(
-                f'{path}: expected import {{ name }} from "./file.js", got {found[0].strip()}'
+                f'{path}: expected import {{ name }} from "./file.js", got {statement[0].strip()}'
             )
-        target = posixpath.normpath(posixpath.join(posixpath.dirname(path), found[2]))
-        taken = tuple(name.strip() for name in names[1].split(",") if name.strip())
-        imports[target] = imports.get(target, ()) + taken
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(path), statement[2]))
+        names = tuple(name.strip() for name in braces[1].split(",") if name.strip())
+        imports[target] = imports.get(target, ()) + names
     other = OTHER_EXPORT.search(source)
     if other is not None:
         raise JoinError(
@@ -103,8 +108,8 @@ def parse(path: str, source: str) -> Module:
     return Module(
         path,
         text,
-        tuple(found["name"] for found in declarations),
-        frozenset(found["name"] for found in declarations if found["export"]),
+        tuple(declaration["name"] for declaration in declarations),
+        frozenset(declaration["name"] for declaration in declarations if declaration["export"]),
         imports,
     )
 
@@ -141,7 +146,7 @@ def in_order(entries: Iterable[str], find: Callable[[str], Module] = read) -> li
         if path in importers:
             circle = " -> ".join((*importers[importers.index(path) :], path))
             raise JoinError(f"modules import each other in a circle: {circle}")
-        module = _found(path, importers, find)
+        module = _find_for(importers, path, find)
         for target, names in module.imports.items():
             visit(target, (*importers, path))
             _require_exports(module, ordered[target], names)
@@ -153,7 +158,8 @@ def in_order(entries: Iterable[str], find: Callable[[str], Module] = read) -> li
     return list(ordered.values())
 
 
-def _found(path: str, importers: tuple[str, ...], find: Callable[[str], Module]) -> Module:
+def _find_for(importers: tuple[str, ...], path: str, find: Callable[[str], Module]) -> Module:
+    """Return a module; an error names the module that imports it, the last of `importers`."""
     try:
         return find(path)
     except JoinError as error:

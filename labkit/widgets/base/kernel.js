@@ -1,7 +1,8 @@
-// What a widget shows when its kernel is gone: that it can do nothing more, and how to continue.
+// What a widget shows when its kernel is gone: that its controls no longer work, and how to make
+// them work again.
 //
-// JupyterLab's widget manager knows its kernel, and the kernel tells of its end. A busy kernel is
-// not a lost one. Other hosts show no kernel here, and nothing is watched.
+// JupyterLab's widget manager has the kernel, whose signals report its end. A busy kernel is not a
+// lost one. In other hosts the manager has no kernel, and nothing is watched.
 
 import { h } from "./elements.js";
 
@@ -17,6 +18,7 @@ const SAVED = "Saved with the notebook: a still picture, whose controls do nothi
 const BRING_BACK = "How to use it again";
 const HOW = `To use it again, ${RUN_AGAIN}`;
 const ALONE = `Saved with the notebook. It works here; to connect it with Python, ${RUN_AGAIN}`;
+// The kernel's states in which its Python objects, and so the widgets, are lost.
 const ENDS = ["restarting", "autorestarting", "terminating", "dead"];
 
 /**
@@ -31,7 +33,7 @@ function lock(root) {
 }
 
 /**
- * Say so when the kernel goes.
+ * When the kernel is lost, make the widget inert and show why above it.
  *
  * @param {HTMLElement} root
  * @param {Life} life
@@ -53,24 +55,24 @@ export function watchKernel(root, life, model) {
    * @param {unknown} _
    * @param {string} status
    */
-  function look(_, status) {
+  function onStatus(_, status) {
     if (ENDS.includes(status)) lose();
   }
   function stop() {
-    statusChanged.disconnect(look);
+    statusChanged.disconnect(onStatus);
     disposed.disconnect(lose);
   }
-  statusChanged.connect(look);
+  statusChanged.connect(onStatus);
   disposed.connect(lose);
   life.add(stop);
 }
 
 /**
- * Say at the top that a widget was saved with its notebook: only what answers in the page can be
- * used.
+ * Show above a widget that it was saved with its notebook and has no kernel. A widget that needs
+ * one is made inert.
  *
  * @param {HTMLElement} root
- * @param {boolean} alone whether it answers in the page
+ * @param {boolean} alone whether the widget works without a kernel
  */
 export function sayItWasSaved(root, alone) {
   if (alone) {
@@ -86,7 +88,7 @@ export function sayItWasSaved(root, alone) {
 
 // The time that a moved cell has to show its view again.
 const MOVING_MS = 500;
-// The number of views of one widget: each widget runs a copy of this file.
+// The number of views of one widget. Each widget runs a copy of this file, which its views share.
 let shownViews = 0;
 
 /**
@@ -94,7 +96,7 @@ let shownViews = 0;
  * A cell that is moved removes its view and shows it again, which does not count.
  *
  * @param {Life} life
- * @param {() => void} act stops what nobody sees any more
+ * @param {() => void} act stops work whose result is no longer shown
  */
 export function whenUnseen(life, act) {
   shownViews += 1;

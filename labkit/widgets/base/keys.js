@@ -1,21 +1,21 @@
-// Keys that are pressed inside a widget do not reach the notebook, except a few of the notebook's
-// own; Esc returns to it.
+// Keys that are pressed inside a widget do not reach the notebook, except those that save it or run
+// the cell, and Esc, which returns to the notebook.
 //
-// JupyterLab acts on a key by where it was pressed, so those few are pressed once more on the
-// widget's cell, which has the focus first. Where no cell of JupyterLab's is around (VS Code,
-// Colab) they go on as the browser sent them.
+// JupyterLab handles a key by the element in which it was pressed, so these keys are dispatched
+// again on the widget's cell, which gets the focus first. If the widget is not in a cell of
+// JupyterLab (VS Code, Colab), the browser's own event is passed on.
 
 import { placeOf } from "./elements.js";
 
 /** @import { Life } from "./lifetime.js" */
 
-// The second: an output that was given a tab of its own.
+// The second selector is for an output in a tab of its own.
 const HOME = ".jp-Cell, .jp-MainAreaWidget";
 const KEY_NUMBER_OF_S = 83;
 
 /**
- * Whether a key saves the notebook. The key's number and not its letter, as JupyterLab does it: S
- * is S under a Greek or Cyrillic layout too.
+ * Return whether a key saves the notebook. It goes by the key's number and not by its letter, as
+ * JupyterLab does: the key S has the same number in a Greek or Cyrillic layout.
  *
  * @param {KeyboardEvent} event
  */
@@ -24,7 +24,7 @@ function saves(event) {
 }
 
 /**
- * Whether a key runs the cell.
+ * Return whether a key runs the cell.
  *
  * @param {KeyboardEvent} event
  */
@@ -33,7 +33,11 @@ export function runs(event) {
   return event.key === "Enter" && modified;
 }
 
-/** @param {KeyboardEvent} event */
+/**
+ * Return whether a key returns to the notebook.
+ *
+ * @param {KeyboardEvent} event
+ */
 function leaves(event) {
   return event.key === "Escape";
 }
@@ -49,10 +53,10 @@ export function keepKeys(root, life) {
   life.listen(root, "keyup", (event) => event.stopPropagation());
   life.listen(root, "keydown", (event) => {
     const unused = !event.defaultPrevented && !event.isComposing;
-    const goesOn = unused && (runs(event) || saves(event) || leaves(event));
+    const isNotebookKey = unused && (runs(event) || saves(event) || leaves(event));
     const home = /** @type {HTMLElement | null} */ (root.closest(HOME));
-    if (home || !goesOn) event.stopPropagation();
-    if (!home || !goesOn) return;
+    if (home || !isNotebookKey) event.stopPropagation();
+    if (!home || !isNotebookKey) return;
     if (leaves(event) && closeDetails(placeOf(event))) return;
     if (!saves(event)) home.focus({ preventScroll: true });
     // What JupyterLab has acted on, the browser must not act on too: Ctrl+S would save the page.
@@ -75,7 +79,7 @@ function closeDetails(inside) {
 }
 
 /**
- * Whether an element can no longer have the focus.
+ * Return whether an element can no longer have the focus.
  *
  * @param {HTMLElement} element
  */
@@ -85,8 +89,8 @@ function gone(element) {
 }
 
 /**
- * A control that is hidden, disabled or removed while it has the focus would drop it on the page,
- * where no key means anything; the root takes it, so that Tab and Esc go on from here.
+ * Keep the focus in a widget when the control that has it is hidden, disabled or removed: the root
+ * gets the focus, so that Tab and Esc still work from there. The browser would give it to the page.
  *
  * @param {HTMLElement} root
  * @param {Life} life

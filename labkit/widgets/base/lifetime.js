@@ -1,24 +1,30 @@
-// The lifetime of a widget's view. When the view is removed, it undoes what the view has
-// registered.
+// The lifetime of a widget's view: what the view has registered is undone when it is removed.
 
 /**
+ * A list of what to undo when a view is removed.
+ *
  * @typedef {object} Life
- * @property {(step: () => void) => void} add A step to take when the view goes; the last comes
- * first.
+ * @property {(step: () => void) => void} add Add a step of the removal. The step that was added
+ *   last is taken first.
  * @property {<Type extends string>(target: EventTarget, type: Type,
  *   handler: (event: EventOf<Type>) => void, options?: boolean | AddEventListenerOptions) => void}
- *   listen Listen until the view goes.
- * @property {() => void} dispose Take everything back.
+ *   listen Listen to an event until the view is removed.
+ * @property {() => void} dispose Take all steps. A second call does nothing.
  */
 
 /**
- * The event of a type, as the browser's own list of them has it.
+ * The class of the events of a type, "click" for example: that of the browser's declarations, or
+ * Event for a type that they lack.
  *
  * @template {string} Type
  * @typedef {Type extends keyof HTMLElementEventMap ? HTMLElementEventMap[Type] : Event} EventOf
  */
 
-/** @returns {Life} */
+/**
+ * Return a new lifetime.
+ *
+ * @returns {Life}
+ */
 export function lifetime() {
   /** @type {(() => void)[]} */
   const undo = [];

@@ -11,13 +11,15 @@
  */
 
 /**
+ * A step of a guided tour, as tour.toml has it.
+ *
  * @typedef {object} TourStep
  * @property {string} text What the step says.
  * @property {string} ring A selector: what the step is about.
  * @property {Record<string, unknown>} set Traits to set, and methods that Python calls.
  */
 
-/** @typedef {Record<string, unknown>} Content of a message between page and kernel, as JSON. */
+/** @typedef {Record<string, unknown>} Content The content of a message to the kernel, as JSON. */
 
 /**
  * The model of a widget: anywidget's, or that of a page without a kernel (page.js).
@@ -26,11 +28,11 @@
  * @typedef {object} Model
  * @property {<Name extends keyof Traits & string>(name: Name) => Traits[Name]} get
  * @property {<Name extends keyof Traits & string>(name: Name, value: Traits[Name]) => void} set
- * @property {() => void} save_changes
- * @property {(content: Content) => void} send
+ * @property {() => void} save_changes Send the traits that were set to the kernel.
+ * @property {(content: Content) => void} send Send a message to the kernel.
  * @property {(event: string, handler: Handler) => void} on
  * @property {(event: string, handler: Handler) => void} off
- * @property {boolean} [onPage] Whether there is no kernel behind the page.
+ * @property {boolean} [onPage] Whether this is the model of a page without a kernel.
  * @property {WidgetManager} [widget_manager] The widget manager of JupyterLab.
  */
 
@@ -45,10 +47,10 @@
  * @property {() => void} save_changes
  */
 
-/** @typedef {(...given: never[]) => void} Handler */
+/** @typedef {(...given: never[]) => void} Handler The handler of an event of a model. */
 
 /**
- * What is used of JupyterLab's widget manager.
+ * The members of JupyterLab's widget manager that are used here.
  *
  * @typedef {object} WidgetManager
  * @property {Kernel} [kernel]
@@ -56,9 +58,11 @@
  */
 
 /**
+ * JupyterLab's connection to a kernel.
+ *
  * @typedef {object} Kernel
- * @property {Signal} statusChanged
- * @property {Signal} disposed
+ * @property {Signal} statusChanged Emitted with the new status.
+ * @property {Signal} disposed Emitted when the connection is closed for good.
  */
 
 /**
@@ -74,7 +78,7 @@
  *
  * @typedef {object} AssetsModel
  * @property {(name: "script" | "style") => string} get
- * @property {boolean} comm_live Whether a kernel stands behind it.
+ * @property {boolean} comm_live Whether the model is connected to a kernel.
  */
 
 /**
@@ -122,10 +126,10 @@ export function put(model, changes) {
 }
 
 /**
- * What a buffer of a message or a trait holds, as float32.
+ * Return the float32 numbers in a buffer of a message or in a trait of bytes.
  *
  * @param {DataView | ArrayBuffer | null | undefined} view
- * @returns {Float32Array<ArrayBuffer>}
+ * @returns {Float32Array<ArrayBuffer>} empty without bytes
  */
 export function floats(view) {
   if (!view?.byteLength) return new Float32Array(0);
@@ -133,6 +137,6 @@ export function floats(view) {
     view instanceof ArrayBuffer
       ? new Uint8Array(view)
       : new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
-  // A copy: in the message they may not lie on a multiple of 4.
+  // The bytes are copied: in a message their offset may not be a multiple of 4.
   return new Float32Array(bytes.slice().buffer);
 }

@@ -37,7 +37,7 @@ export function percent(share) {
   if (p < 1) return `${p.toFixed(2)}%`;
   if (p < 9.95) return `${p.toFixed(1)}%`;
   if (p < 99) return `${p.toFixed(0)}%`;
-  if (p < 99.9) return `${p.toFixed(1)}%`;
+  if (p <= 99.9) return `${p.toFixed(1)}%`;
   return p < 100 ? ">99.9%" : "100%";
 }
 

@@ -3,8 +3,8 @@
 Idea: a few digits, and powers of two by their exponent. What must be exact is written by
 `exact_decimal` instead.
 
-Invariant: what is written is the number rounded once, to the digits shown; zero is only written for
-zero.
+Invariant: what is written is the number rounded once, to the digits shown, or for a share near 0%
+or 100% a bound; zero is only written for zero.
 """
 
 from __future__ import annotations
@@ -82,11 +82,13 @@ def percent(share: float) -> str:
     ['0%', '<0.01%', '0.14%', '2.5%', '80%', '>99.9%', '100%']
     """
     p = 100 * share
-    if p == 0 or p >= 100:
-        return "0%" if p == 0 else "100%"
+    if p == 0:
+        return "0%"
+    if p >= 100:
+        return "100%"
     if p < 0.01:
         return "<0.01%"
-    if p >= 99.9:
+    if p > 99.9:
         return ">99.9%"
     if p < 1:
         places = "0.01"

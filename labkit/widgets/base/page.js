@@ -4,30 +4,31 @@
 /** @import { LabView } from "./root.js" */
 
 /**
- * A state as JSON (`LabWidget.page_state`) with its bytes: {"base64": ...} is a DataView.
+ * Return a part of a state from `LabWidget.page_state` in which each {"base64": ...} is replaced by
+ * a DataView of its bytes.
  *
  * @param {unknown} value
  * @returns {unknown}
  */
-function decoded(value) {
-  if (Array.isArray(value)) return value.map(decoded);
+function withBytes(value) {
+  if (Array.isArray(value)) return value.map(withBytes);
   if (value === null || typeof value !== "object") return value;
   if ("base64" in value && typeof value.base64 === "string") {
     const bytes = Uint8Array.from(atob(value.base64), (letter) => letter.charCodeAt(0));
     return new DataView(bytes.buffer);
   }
-  return Object.fromEntries(Object.entries(value).map(([key, part]) => [key, decoded(part)]));
+  return Object.fromEntries(Object.entries(value).map(([key, part]) => [key, withBytes(part)]));
 }
 
 /**
- * A state as a model: it has no kernel, so nothing is sent or saved.
+ * Return a model with a saved state. It has no kernel, so `send` and `save_changes` do nothing.
  *
  * @template {object} Traits
  * @param {Record<string, unknown>} state
  * @returns {Model<Traits>}
  */
 export function pageModel(state) {
-  const traits = /** @type {Traits} */ (decoded(state));
+  const traits = /** @type {Traits} */ (withBytes(state));
   /** @type {Map<string, Handler[]>} */
   const handlers = new Map();
   return {
@@ -51,8 +52,8 @@ export function pageModel(state) {
 }
 
 /**
- * What a static page calls: show a widget from its state in an element. `answers(state)` says
- * whether the widget needs no kernel.
+ * Return the function that a static page calls to show a widget from its state in an element. Its
+ * property `answers` is a function from a state to whether the widget works without a kernel.
  *
  * @template {object} Traits
  * @param {LabView<Traits>} widget

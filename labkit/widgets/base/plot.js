@@ -7,7 +7,7 @@ import { wordColour } from "./theme.js";
 /** @import { Pen } from "./canvas.js" */
 /** @import { Fate, Palette } from "./theme.js" */
 
-/** @typedef {readonly [x: number, y: number]} Point in pixels; a y of NaN is a gap in a line */
+/** @typedef {readonly [x: number, y: number]} Point A point in pixels; a y of NaN is a gap. */
 
 /**
  * What all drawing functions need.
@@ -31,10 +31,11 @@ import { wordColour } from "./theme.js";
 
 /** @typedef {Ink & StepAxis} StepPlot */
 
-/** @typedef {{ top: number, height: number }} Panel in pixels */
+/** @typedef {{ top: number, height: number }} Panel The place of a panel, in pixels. */
 
 // --- axes ----------------------------------------------------------------------------------------
 
+// The first digits of the round numbers at which an axis of losses may end, up to the next decade.
 const LOSS_DIGITS = [1, 1.5, 2, 3, 4, 5, 6, 8, 10];
 
 /**
@@ -108,10 +109,10 @@ function stepTicks(total) {
  * The steps of an axis, and the space beside it.
  *
  * @typedef {object} StepRange
- * @property {number} total
- * @property {number} [first]
- * @property {number} [left] The space beside the axis, in pixels.
- * @property {number} [right]
+ * @property {number} total The number of steps.
+ * @property {number} [first] The step before the first one; 0 by default.
+ * @property {number} [left] The space on the left of the axis, in pixels.
+ * @property {number} [right] The space on the right of the axis, in pixels.
  */
 
 // The space beside an axis of steps for the numbers of the other axis, in pixels.
@@ -277,6 +278,7 @@ export function inkSegment(ink, from, to, colour, width, style) {
   inkLine(ink, [from, to], colour, width, style);
 }
 
+// The length of the two lines of an arrow head, in pixels.
 const ARROW_HEAD = 6;
 
 /**
@@ -301,7 +303,7 @@ export function inkArrow(ink, from, to, colour, width) {
  * Fill the area between a line and a horizontal line at `foot`.
  *
  * @param {Pick<Ink, "pen">} ink
- * @param {readonly Point[]} points
+ * @param {readonly Point[]} points at least one
  * @param {number} foot
  * @param {string} colour
  */
@@ -318,10 +320,12 @@ export function inkArea({ pen }, points, foot, colour) {
 }
 
 /**
+ * Draw a diagonal cross.
+ *
  * @param {Pick<Ink, "pen">} ink
  * @param {number} x
  * @param {number} y
- * @param {number} r
+ * @param {number} r half of its width, in pixels
  * @param {string} colour
  * @param {number} [width]
  */
@@ -341,10 +345,12 @@ export function inkCross(ink, x, y, r, colour, width = 2) {
 }
 
 /**
+ * Draw a filled circle.
+ *
  * @param {Pick<Ink, "pen">} ink
  * @param {number} x
  * @param {number} y
- * @param {number} r
+ * @param {number} r the radius in pixels
  * @param {string} colour
  */
 export function inkDot({ pen }, x, y, r, colour) {

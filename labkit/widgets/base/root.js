@@ -10,6 +10,9 @@ import { guide } from "./tour.js";
 /** @import { Life } from "./lifetime.js" */
 /** @import { Model, SharedTraits } from "./model.js" */
 
+// The elements that can have the focus, without the widget's own root.
+const TAKES_FOCUS = "input, button, select, summary, a, [tabindex]:not(section)";
+
 /**
  * What anywidget gives to a view.
  *
@@ -26,18 +29,19 @@ import { guide } from "./tour.js";
  * @template {object} Traits
  * @typedef {object} LabView
  * @property {(model: Model<Traits>) => boolean} answers Whether it can be used without a kernel.
- * @property {(place: Place<Traits>) => () => void} render Show it; what it returns takes it away.
+ * @property {(place: Place<Traits>) => () => void} render Show the widget; return a function that
+ *   removes it.
  */
 
 /**
- * How a widget is called and shown.
+ * The name of a widget, its class, and whether it needs a kernel.
  *
  * @template {object} Traits
  * @typedef {object} About
  * @property {string | ((model: Model<Traits>) => string)} label Its name for screen readers.
  * @property {string} kind The end of its class: labkit-KIND.
  * @property {boolean | ((model: Model<Traits>) => boolean)} [alone]
- *   Whether it answers in the page, and needs no kernel.
+ *   Whether the widget works without a kernel.
  */
 
 /**
@@ -53,7 +57,7 @@ import { guide } from "./tour.js";
  */
 
 /**
- * The view of a widget.
+ * Return the view of a widget, which its view.js exports.
  *
  * @template {object} Traits
  * @param {About<Traits>} about
@@ -112,5 +116,3 @@ function mount(el, label, kind, life) {
   life.add(() => root.remove());
   return root;
 }
-
-const TAKES_FOCUS = "input, button, select, summary, a, [tabindex]:not(section)";

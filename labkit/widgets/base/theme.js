@@ -6,7 +6,7 @@
 export const TYPE = 13;
 
 /**
- * What a format makes of a number.
+ * What happens to a number when it is rounded to a format.
  *
  * @typedef {"underflowed" | "subnormal" | "normal" | "overflowed"} Fate
  */
@@ -50,6 +50,7 @@ const PROPERTIES = {
   bad: "--lk-bad",
 };
 const INKS = /** @type {Ink[]} */ (Object.keys(PROPERTIES));
+// The time that a theme's style sheet has to load before the colours are read again.
 const SETTLE_MS = 250;
 
 /**
@@ -103,13 +104,15 @@ export function colours(root, life, changed) {
 }
 
 /**
+ * Return the colours that an element has now; they are "" before its style sheet has loaded.
+ *
  * @param {HTMLElement} root
  * @returns {Palette}
  */
 function readColours(root) {
   const style = getComputedStyle(root);
-  const read = INKS.map((name) => [name, style.getPropertyValue(PROPERTIES[name]).trim()]);
-  return { ...Object.fromEntries(read), font: style.fontFamily, size: TYPE };
+  const pairs = INKS.map((name) => [name, style.getPropertyValue(PROPERTIES[name]).trim()]);
+  return { ...Object.fromEntries(pairs), font: style.fontFamily, size: TYPE };
 }
 
 /**
@@ -141,6 +144,7 @@ export function formatColour(name, palette) {
   return palette[FORMAT_INKS[name] ?? "fp8"];
 }
 
+// The colours of what a run draws, which `faintly` makes faint; texts and axes keep theirs.
 /** @type {Ink[]} */
 const DRAWN = [...FATES, "fp32", "fp16", "bf16", "fp8", "bad"];
 

@@ -43,7 +43,7 @@ export function guide(root, life, model) {
     for (const one of root.querySelectorAll(".lk-ringed")) one.classList.remove("lk-ringed");
     bar.show(on);
     if (on) {
-      bar.say(steps[step].text, step, steps.length);
+      bar.say(steps[step].text, step);
       const ringed = root.querySelector(steps[step].ring);
       ringed?.classList.add("lk-ringed");
       ringed?.scrollIntoView({ block: "nearest", behavior: reducedMotion() ? "auto" : "smooth" });
@@ -52,7 +52,7 @@ export function guide(root, life, model) {
     wasOn = on;
   }
 
-  // The tour is closed first; the next Esc leaves the widget.
+  // Esc closes the tour; the next Esc leaves the widget.
   const leave = (/** @type {KeyboardEvent} */ event) => {
     if (event.key !== "Escape" || now() < 0) return;
     event.preventDefault();
@@ -63,12 +63,13 @@ export function guide(root, life, model) {
   life.listen(root, "keydown", leave, true);
   watch(life, model, ["tour_step"], show);
   root.prepend(bar.element);
-  // In a microtask: what a step is about is put there by the widget's own view.
+  // In a microtask, when the widget's own view has made the elements that a step points at.
   queueMicrotask(show);
 }
 
 /**
- * The traits that a step sets; what is no trait of the page's is a method, which Python calls.
+ * Return the traits that a step sets. A name that the model does not have is that of a method,
+ * which Python calls.
  *
  * @param {Model<SharedTraits>} model
  * @param {TourStep} step
@@ -81,8 +82,11 @@ function traitsOf(model, step) {
 }
 
 /**
- * @param {number} steps
- * @param {Record<"open" | "back" | "next" | "close", () => void>} presses
+ * Return the bar of a tour: a button that opens it, and a panel with the text of a step.
+ *
+ * @param {number} steps how many the tour has
+ * @param {Record<"open" | "back" | "next" | "close", () => void>} presses called when the button is
+ *   pressed
  */
 function tourBar(steps, presses) {
   const open = button({ label: `Tour in ${steps} steps`, onPress: presses.open });
@@ -100,23 +104,32 @@ function tourBar(steps, presses) {
   const about = { class: "lk-tour", role: "group", "aria-label": "Guided tour" };
   return {
     element: h("div", about, open.element, panel),
-    /** @param {boolean} on whether the tour goes on */
+    /**
+     * Show the panel or the button that opens it.
+     *
+     * @param {boolean} on whether the tour is open
+     */
     show(on) {
       open.element.hidden = on;
       panel.hidden = !on;
     },
     /**
+     * Show the text of a step.
+     *
      * @param {string} words
-     * @param {number} step
-     * @param {number} of
+     * @param {number} step from 0
      */
-    say(words, step, of) {
+    say(words, step) {
       text.replaceChildren(rich(words));
-      count.textContent = `${step + 1} of ${of}`;
+      count.textContent = `${step + 1} of ${steps}`;
       back.enable(step > 0);
-      next.setLabel(step + 1 < of ? "Next" : "Done");
+      next.setLabel(step + 1 < steps ? "Next" : "Done");
     },
-    /** @param {boolean} on */
+    /**
+     * Give the focus to the button that continues the tour, or to the one that opens it.
+     *
+     * @param {boolean} on whether the tour is open
+     */
     focus(on) {
       (on ? next : open).element.focus({ preventScroll: true });
     },

@@ -40,9 +40,10 @@ from labkit.widgets.base.joining import (
 )
 
 # The allowed numbers of steps in a tour.
-LENGTHS = range(5, 9)
+TOUR_LENGTHS = range(5, 9)
 # The MIME type of an output for a static page: a widget's folder and its state.
 PAGE_TYPE = "application/vnd.labkit.page+json"
+# A method that returns the allowed values of traits, by their names.
 Choices = Callable[[Any], Mapping[str, Collection[Any]]]
 
 
@@ -133,11 +134,12 @@ def tour_of(folder: str) -> list[dict[str, Any]]:
     """Return the steps of a widget's tour: text, ring (a selector), set (traits and methods).
 
     Raises:
-        ValueError: it has fewer than 5 steps or more than 8, or a step lacks its text or its ring.
+        ValueError: The tour has fewer than 5 steps or more than 8, or a step lacks its text or its
+            ring, or has another key.
     """
     steps = tomllib.loads((FOLDERS / folder / "tour.toml").read_text(encoding="utf-8"))["step"]
     valid = [{"text", "ring"} <= step.keys() <= {"text", "ring", "set"} for step in steps]
-    if len(steps) not in LENGTHS or not all(valid):
+    if len(steps) not in TOUR_LENGTHS or not all(valid):
         raise ValueError(
             f"{folder}/tour.toml: a tour has 5 to 8 steps, each with text, ring and perhaps set"
         )
@@ -151,7 +153,7 @@ def limited(*names: str) -> Callable[[Choices], Any]:
     TraitError that lists the choices.
 
     Args:
-        names: the traits to limit.
+        *names: The traits to limit.
     """
 
     def validator(choices: Choices) -> Any:
@@ -165,6 +167,7 @@ def limited(*names: str) -> Callable[[Choices], Any]:
                 raise traitlets.TraitError(
                     f"{name}: expected {known[0]} to {known[-1]}, got {value!r}"
                 )
+            # A trait such as `preset_name` is the parameter `preset` for the caller.
             what = name.removesuffix("_name")
             raise traitlets.TraitError(
                 f"{what}: expected one of {', '.join(map(repr, known))}, got {value!r}"

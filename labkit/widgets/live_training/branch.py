@@ -40,7 +40,7 @@ MAP_SCALES = range(LOG2_SCALE_RANGE[0], LOG2_SCALE_RANGE[1] + 1)
 MEASUREMENTS = 10
 # The fourth step under a change measures the effect of the change on underflow.
 SETTLE_STEPS = 4
-# A change takes the mark of an earlier one with it if at most so many steps are between them.
+# Two changes share a mark if at most this many steps are between them.
 MERGE_STEPS = 6
 # The speed is the median of this many last steps.
 TIMED_STEPS = 30
@@ -239,9 +239,9 @@ class Branch:
 
     def _add_map_row(self, step: int) -> None:
         """Record what each scale would have lost in this step, if the step was measured."""
-        taken = getattr(self.run, "exponents", None)
-        if taken is not None and taken.step == step:
-            self.map_rows.append(map_row(taken))
+        exponents = getattr(self.run, "exponents", None)
+        if exponents is not None and exponents.step == step:
+            self.map_rows.append(map_row(exponents))
 
     def _apply_knobs(self) -> None:
         """Change the run to the wanted knobs, and mark the step."""
@@ -341,14 +341,14 @@ class Branch:
         )
 
 
-def map_row(taken: GradSnapshot) -> MapRow:
+def map_row(exponents: GradSnapshot) -> MapRow:
     """Return the shares of gradients that each scale of the slider loses and overflows.
 
     Args:
-        taken: The exponents of all gradients of a step.
+        exponents: The exponents of all gradients of a step.
 
     Returns:
         The step, the shares lost by scale, and the shares that overflow by scale.
     """
-    lost, overflowing = scale_row(merge(taken.layers.values()), MAP_SCALES)
-    return (float(taken.step), *lost, *overflowing)
+    lost, overflowing = scale_row(merge(exponents.layers.values()), MAP_SCALES)
+    return (float(exponents.step), *lost, *overflowing)

@@ -1,12 +1,12 @@
 """Copies of a run, from which it continues at any step that it has done.
 
 Idea: a copy every few steps is enough, since the steps between two copies can be done again. Copies
-that need too much memory are thinned out: every second one goes, and the distance doubles. So a
-step is never further from a copy than twice what the memory allows.
+that need too much memory are thinned out: every second one is removed, and the distance doubles. So
+a step is never further from a copy than twice what the memory allows.
 
 Invariant: no knob is turned between a copy and the next one, so the steps between them are repeated
-under one recipe. Copies at a change are therefore never thinned out. A copy never moves, only forks
-of it do.
+under one recipe. Copies at a change are therefore never removed. A copy itself does no steps; only
+forks of it do.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from typing import Any
 from labkit.train import bytes_held
 from labkit.widgets.live_training.knobs import Knobs
 
-EVERY = 10  # steps between two copies, at first
-MOST_BYTES = 2**28  # of all copies of a branch
+# The number of steps between two copies, before any was removed.
+EVERY = 10
+# The memory of all regular copies of a branch.
+MOST_BYTES = 2**28
 
 
 @dataclass
@@ -26,8 +28,10 @@ class Checkpoints:
     """Copies of a run by the number of steps that it had done, with the knobs of the step after it.
 
     Attributes:
-        every: steps between two regular copies.
-        most_bytes: what the copies may hold together, those at changes apart.
+        every: The number of steps between two regular copies.
+        most_bytes: The memory that all regular copies may have together.
+        copies: Number of steps -> a copy of the run after them, and the knobs of the next step.
+        changes: The keys of `copies` at which knobs were turned. The other copies are regular.
     """
 
     every: int = EVERY
@@ -36,11 +40,18 @@ class Checkpoints:
     changes: set[int] = field(default_factory=set)
 
     def is_due(self, step: int) -> bool:
-        """Say whether a regular copy is taken after this step."""
+        """Return whether a regular copy is taken after this step."""
         return step % self.every == 0
 
     def keep(self, step: int, run: Any, knobs: Knobs, *, change: bool) -> None:
-        """Keep a copy of a run after a step; `change`: knobs are turned there."""
+        """Keep a copy of a run, and remove regular ones if they need too much memory.
+
+        Args:
+            step: The number of steps that the run has done.
+            run: The copy.
+            knobs: The knobs of the next step.
+            change: Whether knobs are turned at this step.
+        """
         self.copies[step] = (run, knobs)
         if change:
             self.changes.add(step)
@@ -52,14 +63,14 @@ class Checkpoints:
                     del self.copies[other]
 
     def regular(self) -> list[int]:
-        """Return the steps after which there is a copy that may go."""
+        """Return the steps after which there is a regular copy."""
         return [step for step in self.copies if step not in self.changes]
 
     def before(self, step: int) -> tuple[Any, Knobs]:
         """Return the copy after this step or the last one before it, and its knobs.
 
         Raises:
-            ValueError: there is none.
+            ValueError: There is no such copy.
         """
         steps = [at for at in self.copies if at <= step]
         if not steps:
@@ -67,7 +78,7 @@ class Checkpoints:
         return self.copies[max(steps)]
 
     def until(self, step: int) -> Checkpoints:
-        """Return the copies after this step and before it; the later ones are left out."""
+        """Return checkpoints without the copies of later steps."""
         return Checkpoints(
             self.every,
             self.most_bytes,
@@ -79,7 +90,7 @@ class Checkpoints:
 def copy_bytes(run: Any) -> int:
     """Return approximately how many bytes a copy of a run holds.
 
-    A run of one's own that does not tell counts as 0.
+    A learner's own run without an engine counts as 0.
     """
     engine = getattr(run, "engine", None)
     return 0 if engine is None else sum(bytes_held(engine).values())

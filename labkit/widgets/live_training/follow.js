@@ -1,5 +1,5 @@
-// One gradient of a bar: its FP32 number, and the number to which the cast rounds it at this scale,
-// bit by bit.
+// A panel that follows one gradient of a bar of the histogram: it shows the bits of its scaled FP32
+// number, and of the number to which the cast rounds it.
 
 import { button } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";
@@ -16,15 +16,16 @@ import { classOf, decode, encode, fieldBits, roundValue } from "../exact/numbers
  * A gradient of a bar.
  *
  * @typedef {object} Followed
- * @property {string} layer It comes from.
- * @property {number} step
+ * @property {string} layer The name of its layer.
+ * @property {number} step The step in which it was measured.
  * @property {number} index The index in the flattened tensor.
  * @property {number} value The value in FP32, at scale 1.
- * @property {number} exponent
+ * @property {number} exponent The exponent of the value.
  */
 
 /**
- * One gradient with an exponent; of the layer that has most of them, where all are together.
+ * Return one gradient with an exponent, or null if there is none. For the row of all layers, it is
+ * one of the layer that has most gradients with this exponent.
  *
  * @param {Pick<Gradients, "step" | "layers" | "examples">} gradients
  * @param {string} name of the layer, or of all together
@@ -33,21 +34,23 @@ import { classOf, decode, encode, fieldBits, roundValue } from "../exact/numbers
  */
 export function exampleOf({ step, layers, examples }, name, exponent) {
   /** @type {Followed | null} */
-  let found = null;
+  let gradient = null;
   let most = 0;
+  // The first row is that of all layers.
   for (const { name: layer, lo, counts } of layers.slice(1)) {
     if (name !== layer && name !== layers[0].name) continue;
     const example = examples[layer]?.[exponent - lo];
     const count = counts[exponent - lo] ?? 0;
     if (!example || count <= most) continue;
     most = count;
-    found = { layer, step, index: example[0], value: example[1], exponent };
+    gradient = { layer, step, index: example[0], value: example[1], exponent };
   }
-  return found;
+  return gradient;
 }
 
 /**
- * What the cast to a format makes of a gradient at a scale.
+ * Return a gradient at a scale, and the code, the value and the kind of number that the cast to a
+ * format makes of it.
  *
  * @param {number} value
  * @param {number} log2Scale
@@ -60,6 +63,8 @@ export function castOf(value, log2Scale, format) {
 }
 
 /**
+ * Return a sentence about the error of a cast.
+ *
  * @param {ReturnType<typeof castOf>} cast
  * @param {string} format its name
  */
@@ -73,7 +78,7 @@ export function castWords({ scaled, becomes, kind }, format) {
 }
 
 /**
- * The panel of the gradient that is followed; it is hidden while there is none.
+ * Return the panel of the gradient that is followed. It is hidden at first.
  *
  * @param {() => void} onClose
  */
@@ -85,14 +90,17 @@ export function followedGradient(onClose) {
     onPress: onClose,
   });
   const before = h("p", { class: "lt-before" });
-  const bits = bitRow(() => redraw()); // they are looked at, not turned
   const after = h("p", { role: "status" });
   let redraw = () => {};
+  // A pressed bit is not turned: the row is drawn again with the bits of the gradient.
+  const bits = bitRow(() => redraw());
   const cast = h("div", {}, bits.element, after);
   const which = h("div", {}, title, before);
   return {
     element: h("div", { class: "lt-followed", hidden: true }, which, cast, close.element),
     /**
+     * Show a gradient at a scale.
+     *
      * @param {Followed} one
      * @param {number} log2Scale
      * @param {[single: Format, format: Format]} formats FP32, and what it is cast to

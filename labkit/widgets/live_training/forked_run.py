@@ -46,6 +46,7 @@ GHOSTS = 12
 
 # Returns a run for (task, recipe, seed, device=). A test passes one that does not train.
 MakeRun = Callable[..., Any]
+# The end of the notice when an accumulator other than FP32 is chosen.
 SLOW_SUMS = (
     "The sums of this accumulator are emulated bit by bit, so a step with convolutions or "
     "attention takes seconds. The task digits is quick."
@@ -113,6 +114,7 @@ class ForkedRun(Controller):
         self._set_up(task, replace(knobs_of(recipe, offered), growth_interval=growth_interval))
 
     def _set_up(self, task: Task, knobs: Knobs) -> None:
+        """Begin with a task: a new run under these knobs, beside a new FP32 run."""
         self.task = task
         self.total = self.asked_steps or task.steps
         self.fp32 = Branch(self._from_the_start, knobs_of(RECIPES["FP32"]), forkable=False)
@@ -136,6 +138,7 @@ class ForkedRun(Controller):
         self.active = 0
 
     def _from_the_start(self, recipe: Recipe) -> Any:
+        """Return a run that has done no steps."""
         return self.make_run(self.task, recipe, self.seed, device=self.place)
 
     @property
@@ -195,7 +198,7 @@ class ForkedRun(Controller):
             )
         fixed = why_fixed(self.selected.wanted, self.task, self.offered)
         for name in knobs:
-            # an accumulator without effect may be chosen: it counts in another format
+            # An accumulator without an effect may be chosen, since it has one in another format.
             if name in fixed and name != "accumulator":
                 raise ValueError(fixed[name])
         self._set_wanted(turn(self.selected.wanted, knobs))
@@ -298,14 +301,18 @@ class ForkedRun(Controller):
             task: The task; its runs on this device continue if it has any.
             recipe: The recipe, which sets all knobs but the ones that no recipe has.
             branch: 0 for the run, 1 for its fork.
+
+        Raises:
+            ValueError: If the offered knobs cannot show the recipe. Nothing is chosen then.
         """
+        positions = None if recipe is None else knobs_of(recipe, self.offered)
         if branch is not None:
             self.active = min(branch, len(self.branches) - 1)
         self._move(task or self.task, self.place)
-        if recipe is not None:
+        if positions is not None:
             wanted = self.selected.wanted
             knobs = replace(
-                knobs_of(recipe, self.offered),
+                positions,
                 log2_lr=wanted.log2_lr,
                 epsilon=wanted.epsilon,
                 growth_interval=wanted.growth_interval,
@@ -319,7 +326,7 @@ class ForkedRun(Controller):
         """Keep the runs of this task and device, and continue or start those of another."""
         if task is self.task and where == self.place:
             return
-        # this also cancels single steps that were asked for and not taken
+        # This also cancels single steps that were requested and not done.
         self.enter(Phase.PAUSED if self.phase is Phase.RUNNING else self.phase)
         if self.run.steps:
             self._scenes[self.task.name, self.place.key] = _Scene(
@@ -450,7 +457,7 @@ def on_record(task: Task, recipe: Recipe, seed: int) -> RunRecord | None:
         record = _load(task.name, recipe.name, seed)
         is_same = record.fingerprint == fingerprint(task, recipe)
     except (FileNotFoundError, ValueError):
-        # no record, or a task that was defined in a notebook
+        # There is no record, or the task was defined in a notebook and has no fingerprint.
         return None
     return record if is_same else None
 

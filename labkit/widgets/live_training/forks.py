@@ -1,9 +1,9 @@
 """Recorded trainings whose loss scale was switched on at some step, for pages that cannot train.
 
 Idea: on a page of the site the learner cannot switch scaling on while a run trains. So the run was
-forked at every hundredth step, and each fork trained on with a static scale. A page plays the fork
-of the step that is chosen. The exponents of the gradients are recorded too, so a page has the map
-of scales of the run and of each fork.
+forked at every hundredth step, and each fork was trained with a static scale up to the last step. A
+page plays the fork of the step that is chosen. The exponents of the gradients are recorded too, so
+a page has the map of scales of the run and of each fork.
 
 Invariant: up to its origin a fork is the run without a scale, bit for bit, so a record holds the
 steps after it only.
@@ -29,7 +29,8 @@ from labkit.train.run import PICTURES
 TASK = "painted_picture"
 WITHOUT = "FP16"
 SWITCHED_TO = "FP16 static"
-EVERY = 100  # steps between two forks
+# The number of steps between two forks.
+EVERY = 100
 
 
 def forks_folder(task: str) -> Path:
@@ -39,14 +40,11 @@ def forks_folder(task: str) -> Path:
 
 @cache
 def recorded_forks(task: str, recipe: str, seed: int) -> tuple[RunRecord, ...]:
-    """Return the forks on record of a run, in the order of their origins.
-
-    Returns () if there are none.
-    """
+    """Return the recorded forks of a run, in the order of their origins; () if there are none."""
     if recipe != WITHOUT or not forks_folder(task).is_dir():
         return ()
-    found = [load(path) for path in forks_folder(task).glob(f"static-after-*-seed{seed}.json")]
-    return tuple(sorted(found, key=origin))
+    forks = [load(path) for path in forks_folder(task).glob(f"static-after-*-seed{seed}.json")]
+    return tuple(sorted(forks, key=origin))
 
 
 @cache
@@ -65,9 +63,11 @@ def origin(fork: RunRecord) -> int:
 
 
 def train_forks(task: Task | str = TASK, seed: int = 0, every: int = EVERY) -> Iterator[RunRecord]:
-    """Yield a fork of the run without a scale after each `every` steps, trained to the end.
+    """Train the run without a scale, and a fork with a static scale after each `every` steps.
 
-    The last is the run itself.
+    Yields:
+        The record of each fork, with the steps after its origin; at the end a record of the run
+        itself, which has no steps but the exponents of its gradients.
     """
     total = as_task(task).steps
     exponents: list[GradSnapshot] = []
@@ -83,6 +83,7 @@ def train_forks(task: Task | str = TASK, seed: int = 0, every: int = EVERY) -> I
 
 
 def _trained_on(fork: TrainingRun, total: int) -> RunRecord:
+    """Train a fork with the static scale up to step `total`, and return its record."""
     fork.change(RECIPES[SWITCHED_TO])
     pictures = fork.pictures()
     steps: list[StepRecord] = []
@@ -90,7 +91,7 @@ def _trained_on(fork: TrainingRun, total: int) -> RunRecord:
     while fork.steps_done < total:
         steps.append(fork.step())
         exponents += _measured(fork)
-        if fork.steps_done % (total // PICTURES) == 0:
+        if fork.steps_done % max(1, total // PICTURES) == 0:
             pictures += fork.pictures()
     return fork.record(
         steps,
@@ -106,19 +107,24 @@ def _measured(run: TrainingRun) -> list[GradSnapshot]:
 
     Returns [] if it was not measured.
     """
-    taken = run.exponents
-    if taken is None or taken.step != run.steps_done:
+    exponents = run.exponents
+    if exponents is None or exponents.step != run.steps_done:
         return []
-    whole = merge(taken.layers.values())
+    whole = merge(exponents.layers.values())
+    # Empty binades at both ends would make the record longer.
+    first = 0
+    end = 0
     used = np.flatnonzero(whole.counts)
-    first, last = (int(used[0]), int(used[-1])) if len(used) else (0, -1)
-    counts = whole.counts[first : last + 1]
+    if len(used):
+        first = int(used[0])
+        end = int(used[-1]) + 1
+    counts = whole.counts[first:end]
     trimmed = ExponentHistogram(counts, whole.lo + first, whole.zeros, whole.non_finite)
-    return [GradSnapshot(taken.step, taken.kind, {"all layers": trimmed})]
+    return [GradSnapshot(exponents.step, exponents.kind, {"all layers": trimmed})]
 
 
 def main() -> None:
-    """Record all forks, and the exponents of the run that they left."""
+    """Record all forks, and the exponents of the run that they were forked from."""
     for fork in train_forks():
         name = f"static-after-{origin(fork)}" if fork.steps else "exponents"
         fork.save(forks_folder(fork.task) / f"{name}-seed{fork.seed}.json")

@@ -24,14 +24,14 @@ import { offersOf } from "./knobs.js";
 /** @import { Life } from "../base/lifetime.js" */
 /** @import { Palette } from "../base/theme.js" */
 /** @import { FormatRow } from "../exact/numbers.js" */
-/** @import { Picture, PreparedRow } from "../underflow/plot.js" */
+/** @import { Area, Picture, PreparedRow } from "../underflow/plot.js" */
 /** @import { LayerRow, Windows } from "../underflow/view.js" */
 /** @import { RunStore, ScaleKnob } from "./knobs.js" */
 /** @import { Followed } from "./follow.js" */
 /** @import { RunState } from "./plot.js" */
 
 /**
- * How many FP32 gradients of each layer lie in each power of two.
+ * How many FP32 gradients of each layer lie in each power of two (`LiveTraining._gradients`).
  *
  * @typedef {object} Gradients
  * @property {number} step The step that was measured.
@@ -39,36 +39,46 @@ import { offersOf } from "./knobs.js";
  * @property {Windows} windows The representable ranges of the run's format.
  * @property {Record<string, ([index: number, value: number] | null)[]>} examples
  *   For each layer one gradient of each power of two.
- * @property {[FormatRow, FormatRow]} formats FP32, and the run's.
+ * @property {[FormatRow, FormatRow]} formats FP32, and the format of the run.
  */
 
+// Lengths in pixels of the picture. The first two rooms are those beside the axis: on the left for
+// the share that underflows, on the right for the one that overflows.
 const PICTURE_HEIGHT = 236;
-const SHARES_ROOM = 62; // room for the shares beside the axis
+const SHARES_ROOM = 62;
 const INF_ROOM = 48;
-const THUMB = 20; // width of the slider's thumb, as in base.css
-const MARKED = 0.25; // how much of it is seen
-const MARK_TOP = 60; // below the names of the windows
+// The upper end of a marked bar, below the names of the windows.
+const MARK_TOP = 60;
+// The width of the slider's thumb in CSS pixels, as in base.css.
+const THUMB = 20;
+// The opacity of the mark over a bar.
+const MARK_ALPHA = 0.25;
 const NOT_MEASURED = "The gradients appear here with the first step.";
 
 /**
+ * Return the histogram of one layer's gradients at the present scale, with the handle of the scale
+ * on its axis and the panel of a gradient that is followed.
+ *
  * @param {RunStore} store
  * @param {Life} life
  * @param {Palette} tint
- * @param {ScaleKnob} handle the scale's, which goes under the bars
+ * @param {ScaleKnob} handle the knob of the scale, which is put on the axis
  */
 export function gradientHistogram(store, life, tint, handle) {
   const [least, most] = offersOf(store).log2_scale;
   /** @type {PreparedRow[]} */
   let layers = [];
+  // The rows from which `layers` was prepared.
   /** @type {LayerRow[] | null} */
-  let taken = null;
+  let preparedFrom = null;
   let chosen = "";
   const motion = scaleMotion();
   const drop = skipNotice();
   /** @type {Followed | null} */
   let followed = null;
+  // The exponent of the bar under the pointer, at the scale that is shown.
   /** @type {number | null} */
-  let pointedAt = null; // the exponent, at the scale that is shown
+  let pointedAt = null;
 
   const layer = choice({
     label: "Gradients of",
@@ -77,9 +87,14 @@ export function gradientHistogram(store, life, tint, handle) {
       if (store.state) show(store.state);
     },
   });
-  const value = h("output", { class: "lt-scale", for: handle.input.id });
-  const scaleName = h("label", { for: handle.input.id, text: "Loss scale" });
-  const head = h("div", { class: "lk-row lt-head" }, layer.element, drop.element, scaleName, value);
+  const label = scaleLabel(handle);
+  const head = h(
+    "div",
+    { class: "lk-row lt-head" },
+    layer.element,
+    drop.element,
+    ...label.elements,
+  );
   const words = h("p", { class: "lk-quiet lt-fates" });
   /** @type {Figure} */
   const picture = figure({
@@ -91,19 +106,15 @@ export function gradientHistogram(store, life, tint, handle) {
     draw(pen, width, height) {
       const { state } = store;
       const gradients = state?.gradients;
-      if (!state || !gradients) return;
+      // Between the arrival of the first gradients and `show`, there are no layers.
+      if (!state || !gradients || !layers.length) return;
       const area = areaBetween(SHARES_ROOM, width - INF_ROOM);
       const row = rowNow();
       const held = picture.element.matches(":active");
       const now = performance.now();
       const limits = gradients.windows;
       const { log2Scale, falls, moving } = motion.at(row, limits, scaleNow(state), held, now);
-      // The handle is under the highest bar, and goes with it: its way begins where scale 1 is.
-      const start = area.x(anchorOf(row, most)) + least * area.binade;
-      const { style } = picture.element;
-      style.setProperty("--lt-at", `${start * picture.grown - THUMB / 2}px`);
-      style.setProperty("--lt-track", `${area.binade * (most - least) * picture.grown + THUMB}px`);
-      style.setProperty("--lt-axis", `${BOTTOM * picture.grown}px`);
+      placeHandle(picture, area, anchorOf(row, most), [least, most]);
       drawHistogram({ pen, tint, area, limits, log2Scale }, row, height, falls);
       const bars = [pointedAt, followed && followed.exponent + log2Scale];
       for (const bar of bars) markBar({ pen, tint, area }, bar, height - BOTTOM);
@@ -112,7 +123,11 @@ export function gradientHistogram(store, life, tint, handle) {
   });
   const panel = followedGradient(() => follow(null));
 
-  /** @param {Followed | null} one */
+  /**
+   * Follow a gradient, or none.
+   *
+   * @param {Followed | null} one
+   */
   function follow(one) {
     followed = one;
     if (store.state) show(store.state);
@@ -137,12 +152,13 @@ export function gradientHistogram(store, life, tint, handle) {
   const empty = h("p", { class: "lk-quiet lt-empty", text: NOT_MEASURED });
   picture.element.append(empty);
 
+  /** Return the row of the chosen layer, or that of all layers. */
   function rowNow() {
     return layers.find(({ name }) => name === chosen) ?? layers[0];
   }
 
   /**
-   * The scale that the hand asks for, or that of the next step, as log2.
+   * Return the scale to which the handle was moved, or that of the next step, as log2.
    *
    * @param {RunState} state
    */
@@ -157,15 +173,14 @@ export function gradientHistogram(store, life, tint, handle) {
     handle.element.hidden = gradients === null;
     layer.element.hidden = gradients === null;
     words.hidden = gradients === null;
-    if (!gradients) followed = null; // of a run that is no more
+    // A run without gradients is a new one, so the gradient of the old run is followed no longer.
+    if (!gradients) followed = null;
     panel.element.hidden = followed === null;
     const log2Scale = scaleNow(state);
-    const off = state.knobs.scaling === "off" && store.wish === null;
-    const number = h("span", { class: "lk-quiet", text: ` = ${decimal(2 ** log2Scale)}` });
-    value.replaceChildren(rich(`2^${log2Scale}`), number, off ? ", off" : "");
+    label.show(log2Scale, state.knobs.scaling === "off" && store.wish === null);
     if (gradients) {
-      if (taken !== gradients.layers) {
-        taken = gradients.layers;
+      if (preparedFrom !== gradients.layers) {
+        preparedFrom = gradients.layers;
         layers = prepared(gradients.layers);
       }
       /** @type {[string, string][]} */
@@ -184,6 +199,46 @@ export function gradientHistogram(store, life, tint, handle) {
 }
 
 /**
+ * Return the label of the scale and its value, which are above the picture.
+ *
+ * @param {ScaleKnob} handle
+ */
+function scaleLabel(handle) {
+  const name = h("label", { for: handle.input.id, text: "Loss scale" });
+  const value = h("output", { class: "lt-scale", for: handle.input.id });
+  return {
+    elements: [name, value],
+    /**
+     * Show a scale.
+     *
+     * @param {number} log2Scale
+     * @param {boolean} off whether the loss is not scaled
+     */
+    show(log2Scale, off) {
+      const number = h("span", { class: "lk-quiet", text: ` = ${decimal(2 ** log2Scale)}` });
+      value.replaceChildren(rich(`2^${log2Scale}`), number, off ? ", off" : "");
+    },
+  };
+}
+
+/**
+ * Put the track of the handle on the axis. The handle moves along with the highest bar: its track
+ * begins below the bar's place at the least scale, and ends below that at the largest one.
+ *
+ * @param {Figure} picture
+ * @param {Area} area
+ * @param {number} anchor the exponent of the highest bar at scale 1
+ * @param {readonly [least: number, most: number]} range of the scales, as log2
+ */
+function placeHandle({ element, grown }, area, anchor, [least, most]) {
+  const start = area.x(anchor) + least * area.binade;
+  const length = area.binade * (most - least);
+  element.style.setProperty("--lt-at", `${start * grown - THUMB / 2}px`);
+  element.style.setProperty("--lt-track", `${length * grown + THUMB}px`);
+  element.style.setProperty("--lt-axis", `${BOTTOM * grown}px`);
+}
+
+/**
  * Mark a bar from top to bottom.
  *
  * @param {Pick<Picture, "pen" | "tint" | "area">} picture
@@ -192,18 +247,20 @@ export function gradientHistogram(store, life, tint, handle) {
  */
 function markBar({ pen, tint, area }, exponent, bottom) {
   if (exponent === null) return;
-  pen.globalAlpha = MARKED;
+  pen.globalAlpha = MARK_ALPHA;
   pen.fillStyle = tint.accent;
   pen.fillRect(area.x(exponent), MARK_TOP, area.binade, bottom - MARK_TOP);
   pen.globalAlpha = 1;
 }
 
+// The time in which the note of a skipped step falls.
 const DROP_MS = 900;
 
-/** A note that falls beside the scale when a step was skipped. */
+/** Return a note that falls beside the scale when a step was skipped. */
 function skipNotice() {
   const text = "inf: skipped";
   const element = h("span", { class: "lt-drop", "aria-hidden": "true", text });
+  // Nothing falls for the steps that were skipped before the widget is shown.
   let known = Infinity;
   return {
     element,
@@ -214,7 +271,7 @@ function skipNotice() {
       if (!dropped) return;
       const from = { opacity: 1, transform: "translateY(-12px)" };
       const to = { opacity: 0, transform: "translateY(14px)" };
-      // It covers what it falls over, until it is down.
+      // The note is opaque until it is almost down, so that it can be read.
       const down = { ...from, transform: "translateY(8px)", offset: 0.8 };
       element.animate([from, down, to], { duration: DROP_MS, easing: "ease-in" });
     },
@@ -222,7 +279,7 @@ function skipNotice() {
 }
 
 /**
- * What the format makes of them, in a line that does not wrap.
+ * Return the shares of the gradients that the format changes, in a line that does not wrap.
  *
  * @param {PreparedRow} row
  * @param {number} log2Scale

@@ -1,5 +1,5 @@
 // What the workbench and the live training share beside the picture: knobs, the metric, and the
-// data for a page without a kernel.
+// values that tests read.
 
 import { segmented } from "../base/controls.js";
 import { heldSlider } from "../driven/controls.js";
@@ -14,7 +14,7 @@ import { tell, tellLatest, wishFor } from "../driven/store.js";
 /** @typedef {"off" | "static" | "dynamic"} Scaling */
 
 /**
- * What a run's knobs may be turned to, and whether the loss is sketched first.
+ * The positions of a run's knobs, and whether the loss is sketched first.
  *
  * @typedef {Offers & {
  *   scaling: Scaling[],
@@ -23,7 +23,7 @@ import { tell, tellLatest, wishFor } from "../driven/store.js";
  * }} RunOffers
  */
 
-/** @typedef {(readonly [step: number, loss: number])[]} Sketch by step */
+/** @typedef {(readonly [step: number, loss: number])[]} Sketch A sketched loss, by step. */
 
 /**
  * The traits of a run that is driven (`LiveTraining`).
@@ -32,24 +32,34 @@ import { tell, tellLatest, wishFor } from "../driven/store.js";
  * @property {RunOffers} _offers
  * @property {Sketch} sketched The losses that the learner sketched; empty without a sketch.
  * @property {Frame<RunState>} [_frame] The first frame, on a page without a kernel.
- * @property {string} [run] The page's own note of the run, for the saved notebook.
+ * @property {string} [run] The points of the run as text, for the saved notebook.
  */
 
-/** @param {RunStore} store */
+/**
+ * Return the positions of the knobs of a run.
+ *
+ * @param {RunStore} store
+ */
 export function offersOf(store) {
   return /** @type {RunOffers} */ (store.model.get("_offers"));
 }
 
 /**
+ * Turn a knob of the run in the kernel.
+ *
  * @param {RunStore} store
- * @param {string} knob
- * @param {unknown} to
+ * @param {string} knob its name
+ * @param {unknown} to its new position
  */
 export function turn(store, knob, to) {
   tell(store, { do: "turn", knob, to });
 }
 
-/** @param {RunStore} store */
+/**
+ * Return the choice of the kind of loss scaling.
+ *
+ * @param {RunStore} store
+ */
 export function scalingKnob(store) {
   /** @type {Option<Scaling>[]} */
   const options = offersOf(store).scaling.map((value) => ({ value, label: value }));
@@ -61,14 +71,14 @@ export function scalingKnob(store) {
   return segmented({ label: "Loss scaling", options, value: "off", onChange });
 }
 
-/** @typedef {HeldSlider & { show: (state: RunState) => void }} ScaleKnob */
+/** @typedef {HeldSlider & { show: (state: RunState) => void }} ScaleKnob The scale's slider. */
 
 /**
- * The handle of the scale; with scaling off it stays where it is.
+ * Return the slider of the scale. With scaling off it does not move.
  *
  * @param {RunStore} store
- * @param {(log2Scale: number, off: boolean) => string} text what a scale is called here
- * @param {boolean} [labelled] false: screen readers alone are told its label
+ * @param {(log2Scale: number, off: boolean) => string} text returns the text of a scale
+ * @param {boolean} [labelled] false: the label is for screen readers only
  * @returns {ScaleKnob}
  */
 export function scaleKnob(store, text, labelled = true) {
@@ -100,7 +110,7 @@ export function scaleKnob(store, text, labelled = true) {
 }
 
 /**
- * The metrics that are known, as "Accuracy: FP32 0.997, FP16 0.113".
+ * Return the metrics that are known, as "Accuracy: FP32 0.997, FP16 0.113"; "" before the first.
  *
  * @param {RunState} state
  */
@@ -112,7 +122,7 @@ export function metricText({ metric_name, fp32_metric, branches }) {
 }
 
 /**
- * What tests may know of what was drawn last.
+ * Return the values that were drawn last, for tests in a browser.
  *
  * @param {RunState} state
  * @param {RunPoints} points

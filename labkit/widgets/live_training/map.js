@@ -10,18 +10,20 @@ import { levelIn, stairs } from "../base/plot.js";
  * What each scale would have made of the gradients of a step.
  *
  * @typedef {object} MapRow
- * @property {number} step The one that was measured.
+ * @property {number} step The step that was measured.
  * @property {number[]} lost The share that becomes zero, for each scale.
- * @property {number[]} overflowing The share that becomes inf.
+ * @property {number[]} overflowing The share that becomes inf, for each scale.
  */
 
-// From where a scale is called lossy, as in `labkit.instrument.ScaleMap.safe`.
+// The largest lost share of a safe scale, as in `labkit.instrument.ScaleMap.safe`.
 const TOLERATED = 0.01;
+// The opacities of a pixel for a share of 0 and of 1.
 const FAINTEST = 0.1;
 const STRONGEST = 0.6;
 
 /**
- * A row of the kernel's: the step, then two shares for each scale.
+ * Return a row of the map from numbers of the kernel: the step, the share lost at each scale, then
+ * the share that overflows at each scale.
  *
  * @param {Float32Array} row
  * @returns {MapRow}
@@ -33,7 +35,8 @@ export function mapRow(row) {
 }
 
 /**
- * The window of safe scales, as log2 for each step so far; NaN before the first measured one.
+ * Return the window of safe scales, as log2 for each step so far; NaN before the first step that
+ * was measured.
  *
  * @param {readonly MapRow[]} rows
  * @param {readonly number[]} scales log2 of each
@@ -57,18 +60,27 @@ export function safeWindow(rows, scales, total) {
   return { top: Array.from(top, orNaN), low: Array.from(low, orNaN) };
 }
 
-/** @param {number | undefined} value */
+/**
+ * Return NaN for a place of an array that was never set.
+ *
+ * @param {number | undefined} value
+ */
 function orNaN(value) {
   return value ?? NaN;
 }
 
-/** @typedef {{ canvas: OffscreenCanvas, rows: number, key: string }} MapImage */
+/**
+ * @typedef {object} MapImage The image of a map.
+ * @property {OffscreenCanvas} canvas A pixel for each step and scale.
+ * @property {number} rows How many rows of the map are drawn in it.
+ * @property {string} key The colours and the number of steps that it was drawn for.
+ */
 
 /** @type {WeakMap<readonly MapRow[], MapImage>} */
 const images = new WeakMap();
 
 /**
- * The map as an image, a pixel for each step and scale. Only rows that are new are drawn into it.
+ * Return the map as an image, a pixel for each step and scale. Only new rows are drawn.
  *
  * @param {readonly MapRow[]} rows
  * @param {readonly number[]} scales
@@ -84,7 +96,7 @@ function imageOf(rows, scales, total, tint) {
   }
   const pen = image.canvas.getContext("2d");
   if (!pen) return image.canvas;
-  // The last row has the width of one step until the next one is there.
+  // The last row has the width of one step until the next one exists, so it is drawn once more.
   const from = Math.max(0, image.rows - 1);
   for (let i = from; i < rows.length; i++) {
     const { step, lost, overflowing } = rows[i];
@@ -111,7 +123,7 @@ function imageOf(rows, scales, total, tint) {
  * @param {readonly MapRow[]} rows
  * @param {readonly number[]} scales log2 of each, from the foot of the panel to its top
  * @param {readonly [low: number, high: number]} range of the panel
- * @param {number} until the last step that is on show
+ * @param {number} until the last step that is shown
  */
 export function drawMap(plot, panel, rows, scales, range, until) {
   if (!rows.length) return;
@@ -131,7 +143,7 @@ export function drawMap(plot, panel, rows, scales, range, until) {
 }
 
 /**
- * The edges of the window of safe scales, as lines.
+ * Return the edges of the window of safe scales as two lines, the upper one first.
  *
  * @param {StepPlot} plot
  * @param {readonly MapRow[]} rows
@@ -144,7 +156,7 @@ export function windowEdges(plot, rows, scales, y) {
 }
 
 /**
- * Between two scales.
+ * Return the exponent between a scale and the one below it, where the edge of its pixel is.
  *
  * @param {number} log2Scale
  */

@@ -1,7 +1,5 @@
 // The picture of runs beside FP32: loss, scale, underflow and swallowed updates over one axis of
-// steps. A fork is dashed.
-//
-// Every function draws one thing and keeps nothing.
+// steps. A fork is dashed. No function keeps state.
 
 import { floats } from "../base/model.js";
 import { decimal, percent, superscript } from "../base/number_words.js";
@@ -35,12 +33,12 @@ import { drawMap, mapRow, windowEdges } from "./map.js";
 /** @import { Result } from "./results.js" */
 
 /**
- * One step of a run; NaN: not measured, or no number.
+ * One step of a run. A share that was not measured is NaN, and so may be a loss.
  *
  * @typedef {object} RunRow
  * @property {number} step The number of the step, from 1.
  * @property {number} loss
- * @property {number} scale
+ * @property {number} scale The loss scale, not as log2.
  * @property {boolean} stepped false: the step was skipped.
  * @property {number} underflow Share of the activation gradients, 0 to 1.
  * @property {number} swallowed Share of the weights with a gradient that did not move, 0 to 1.
@@ -50,40 +48,44 @@ import { drawMap, mapRow, windowEdges } from "./map.js";
  * All steps so far.
  *
  * @typedef {object} RunPoints
- * @property {number[]} fp32 Losses of the twin in FP32.
- * @property {number[]} previous Losses of the run before.
- * @property {number[]} recordedFp32
- * @property {RunRow[]} recorded The run on record.
+ * @property {number[]} fp32 Losses of the FP32 run.
+ * @property {number[]} previous Losses of the previous run.
+ * @property {number[]} recordedFp32 Losses of the recorded FP32 run.
+ * @property {RunRow[]} recorded The recorded run.
  * @property {[run: RunRow[], fork: RunRow[]]} branches
- * @property {RunRow[][]} ghosts What runs did before they went back, in the order of
- * `RunState.ghosts`.
+ * @property {RunRow[][]} ghosts The steps that runs had done before they went back, in the order of
+ *   `RunState.ghosts`.
  * @property {MapRow[]} map The steps that were measured.
  */
 
-/** @typedef {{ step: number, label: string }} Mark what was turned, and when */
+/** @typedef {{ step: number, label: string }} Mark A change of knobs, and its first step. */
 
 /**
+ * A run, or its fork.
+ *
  * @typedef {object} Branch
  * @property {string} name
- * @property {string} format What its matrix products read.
- * @property {number} origin The step that it left after; 0 for a run.
+ * @property {string} format The format of the operands of its matrix products.
+ * @property {number} origin The step after which it was forked; 0 for a run.
  * @property {Mark[]} marks
  * @property {string} metric "" before it is known.
  */
 
 /**
- * What a run did before it went back.
+ * The steps that a run had done before it went back.
  *
  * @typedef {object} Ghost
  * @property {number} origin The step to which it went back.
  * @property {string} label The settings of the run.
- * @property {string} format
- * @property {string} metric
+ * @property {string} format The format of the operands of its matrix products.
+ * @property {string} metric "" before it is known.
  * @property {number} buffer The number of the buffer of its points.
  */
 
 /**
- * What the kernel says of runs beside the points (`LiveTraining.state`).
+ * The state of runs beside their points (`LiveTraining.state`). `scale` is that of the next step,
+ * as log2; `fixed` has the reason for each knob that cannot be turned; `skipped` counts the skipped
+ * steps of the run.
  *
  * @typedef {DrivenState & {
  *   active: number,
@@ -104,7 +106,7 @@ import { drawMap, mapRow, windowEdges } from "./map.js";
  * }} RunState
  */
 
-/** @typedef {string | number | boolean} Position of a knob */
+/** @typedef {string | number | boolean} Position The position of a knob. */
 
 /**
  * The panels of a picture, one under another.
@@ -114,14 +116,18 @@ import { drawMap, mapRow, windowEdges } from "./map.js";
  * @property {Panel} scale
  * @property {Panel} [underflow]
  * @property {Panel} [swallowed]
- * @property {Look} fp32 How FP32's curve looks.
+ * @property {Look} fp32 The style of FP32's curve.
  * @property {number} bottom The lower end, in pixels.
  * @property {number} height
  */
 
-/** @typedef {{ width: number, alpha?: number }} Look of a line */
+/** @typedef {{ width: number, alpha?: number }} Look The style of a line; the width in pixels. */
 
-/** @typedef {Branch & { rows: RunRow[], colour: string, dash: number[] }} Curve */
+/**
+ * A branch with its steps and the style of its line.
+ *
+ * @typedef {Branch & { rows: RunRow[], colour: string, dash: number[] }} Curve
+ */
 
 /**
  * A picture of runs on its axis.
@@ -134,23 +140,28 @@ import { drawMap, mapRow, windowEdges } from "./map.js";
  * }} RunPlot
  */
 
-export const RIGHT = 62; // room for the names at the ends of the curves
+// Lengths in pixels: the room for the names at the ends of the curves, the space between two panels
+// and above the first one, and the width of the title of the losses.
+export const RIGHT = 62;
+const GAP = 38;
+const HEAD = 26;
+const LOSS_TITLE_ROOM = 210;
 const DASH = [7, 5];
 const DOTTED = [1.5, 4];
-const SKETCHED = { dash: [9, 6], alpha: 0.65 };
-const GAP = 38; // between two panels
-const LOSS_TITLE_ROOM = 210; // pixels of the title of the losses
-const COLUMNS = 5; // loss, scale, stepped, underflow, swallowed: see `columns` in forked_run.py
+const SKETCH_LINE = { dash: [9, 6], alpha: 0.65 };
+// The columns of a run's points: loss, scale, stepped, underflow, swallowed (`columns` in
+// forked_run.py).
+const COLUMNS = 5;
 
 /**
- * Panels one under another, by their heights.
+ * Return panels one under another, by their heights in pixels.
  *
  * @param {{ loss: number, scale: number, underflow?: number, swallowed?: number }} heights
  * @param {Look} fp32
  * @returns {Panels}
  */
 export function panels({ loss, scale, underflow = 0, swallowed = 0 }, fp32) {
-  let top = 26;
+  let top = HEAD;
   /** @param {number} height */
   const next = (height) => {
     const panel = { top, height };
@@ -165,7 +176,11 @@ export function panels({ loss, scale, underflow = 0, swallowed = 0 }, fp32) {
 
 // --- points --------------------------------------------------------------------------------------
 
-/** @returns {RunPoints} */
+/**
+ * Return the points of runs that have done no steps.
+ *
+ * @returns {RunPoints}
+ */
 function emptyRuns() {
   return {
     fp32: [],
@@ -179,9 +194,11 @@ function emptyRuns() {
 }
 
 /**
+ * Append the new points of a frame.
+ *
  * @param {RunPoints} points
  * @param {RunState} state
- * @param {DataView[]} buffers
+ * @param {DataView[]} buffers in the order of `ForkedRun.points`
  */
 function takeRuns(points, state, buffers) {
   const losses = [points.fp32, points.previous, points.recordedFp32];
@@ -198,10 +215,10 @@ function takeRuns(points, state, buffers) {
 }
 
 /**
- * Append what a buffer holds of a run.
+ * Append the steps in a buffer to those of a run.
  *
  * @param {RunRow[]} rows
- * @param {number} origin the step that the run left after
+ * @param {number} origin the step before the first of all its rows
  * @param {DataView} buffer
  */
 export function takeRows(rows, origin, buffer) {
@@ -214,7 +231,7 @@ export function takeRows(rows, origin, buffer) {
 export const RUN_POINTS = { empty: emptyRuns, take: takeRuns };
 
 /**
- * What is in the picture: the learner's runs, or until they begin those on record.
+ * Return the runs in the picture: those on record until the learner's own runs begin.
  *
  * @param {RunState} state
  * @param {RunPoints} points
@@ -227,16 +244,17 @@ function onShow(state, points) {
 // --- the picture ---------------------------------------------------------------------------------
 
 /**
- * Draw runs into panels; `step` is under the pointer.
+ * Draw runs into panels.
  *
  * @param {Scene<RunState, RunPoints>} scene
  * @param {Panels} place
- * @param {number | null} step
+ * @param {number | null} step the one under the pointer
  */
 export function drawRuns(scene, place, step) {
   const { pen, width, state, points } = scene;
   const { fp32, runs } = onShow(state, points);
-  const faint = state.recorded && !scene.onPage; // on a page it is all there is
+  // On a page without a kernel no run will take the place of the recorded one.
+  const faint = state.recorded && !scene.onPage;
   const tint = faint ? faintly(scene.tint) : scene.tint;
   const curves = state.branches.slice(0, runs.length).map((branch, i) => ({
     ...branch,
@@ -263,7 +281,7 @@ export function drawRuns(scene, place, step) {
 }
 
 /**
- * A line through all panels.
+ * Draw a vertical line through all panels.
  *
  * @param {RunPlot} plot
  * @param {number} x
@@ -281,8 +299,10 @@ function inkUpright(plot, x, colour, style) {
 }
 
 /**
+ * Draw the panel of losses: marks, sketch, earlier runs, FP32 and the branches, and their names.
+ *
  * @param {RunPlot} plot
- * @returns {(loss: number) => number} where a loss lies
+ * @returns {(loss: number) => number} the function from a loss to its y
  */
 function drawLoss(plot) {
   const { scene, tint, curves, fp32, x } = plot;
@@ -298,7 +318,7 @@ function drawLoss(plot) {
   drawMarks(plot);
   /** @type {Point[]} */
   const drawn = sketch.map(([step, loss]) => [x(step), y(loss)]);
-  inkLine(plot, drawn, tint.ink2, 2, SKETCHED);
+  inkLine(plot, drawn, tint.ink2, 2, SKETCH_LINE);
   if (points.previous.length) drawPrevious(plot, line(points.previous));
   const ghosts = drawGhosts(plot, y);
   if (state.recorded && !scene.onPage) {
@@ -306,7 +326,7 @@ function drawLoss(plot) {
     inkText(plot, state.recorded, plot.end, plot.place.loss.top - 12, { align: "right", most });
   }
   const reached = state.recorded ? fp32.length : Math.max(curves[0].rows.length, 1);
-  // What lies ahead is known from the run before.
+  // FP32 is not trained again for a new run, so its losses after the run's step are known.
   if (fp32.length > reached + 1) inkLine(plot, line(fp32), tint.fp32, 1, { alpha: 0.3 });
   const { width, alpha } = plot.place.fp32;
   inkLine(plot, line(fp32.slice(0, reached + 1)), tint.fp32, width, { alpha });
@@ -327,7 +347,7 @@ function drawLoss(plot) {
 }
 
 /**
- * All losses that are on show, a list for each curve.
+ * Return all losses in the picture, a list for each curve.
  *
  * @param {RunState} state
  * @param {RunPoints} points
@@ -340,7 +360,7 @@ export function lossesOnShow(state, points) {
 }
 
 /**
- * What the learner has sketched.
+ * Return the learner's sketch of the loss; [] without one.
  *
  * @param {Scene<RunState, RunPoints>} scene
  * @returns {Sketch}
@@ -351,6 +371,8 @@ function sketchOf({ model }) {
 }
 
 /**
+ * Return the loss of a run at a step; NaN before its first and after its last one.
+ *
  * @param {Curve} curve
  * @param {number} step
  */
@@ -359,7 +381,7 @@ function lossAt(curve, step) {
 }
 
 /**
- * The run before, dotted, and its name above the panel.
+ * Draw the previous run as a dotted line, and its name above the panel.
  *
  * @param {RunPlot} plot
  * @param {Point[]} points
@@ -379,13 +401,15 @@ function drawPrevious(plot, points) {
 }
 
 const GHOST = { dash: DOTTED, alpha: 0.6 };
-const GHOST_WORDS = 170; // pixels that the settings of a ghost may take
+// The largest width of a ghost's settings, in pixels.
+const GHOST_WORDS = 170;
 
 /**
- * What runs did before they went back: faint. Returns their settings, and where each ends.
+ * Draw ghosts as faint lines.
  *
  * @param {RunPlot} plot
  * @param {(loss: number) => number} y
+ * @returns {{ label: string, end: Point }[]} the settings and the last finite point of each
  */
 function drawGhosts(plot, y) {
   const { scene, tint, x } = plot;
@@ -420,6 +444,8 @@ function nameGhosts(plot, ghosts) {
 }
 
 /**
+ * Mark the point at which the fork leaves the run.
+ *
  * @param {RunPlot} plot
  * @param {(loss: number) => number} y
  */
@@ -432,6 +458,8 @@ function drawForkPoint(plot, y) {
 }
 
 /**
+ * Write the name of each curve at its last finite point.
+ *
  * @param {RunPlot} plot
  * @param {{ name: string, colour: string, points: Point[] }[]} curves
  */
@@ -447,7 +475,7 @@ function nameEnds(plot, curves) {
 }
 
 /**
- * Each stretch of losses that are no numbers, with its first step.
+ * Draw a line at each stretch of losses that are not finite, with its first loss and step as text.
  *
  * @param {RunPlot} plot
  */
@@ -471,6 +499,8 @@ function drawNonFinite(plot) {
 }
 
 /**
+ * Return the first and the last row of each stretch of losses that are not finite.
+ *
  * @param {readonly RunRow[]} rows
  * @returns {[first: RunRow, last: RunRow][]}
  */
@@ -479,17 +509,20 @@ function nonFiniteStretches(rows) {
   const stretches = [];
   let inside = false;
   for (const row of rows) {
-    const finite = Number.isFinite(row.loss);
-    if (!finite && inside) stretches[stretches.length - 1][1] = row;
-    else if (!finite) stretches.push([row, row]);
-    inside = !finite;
+    const nonFinite = !Number.isFinite(row.loss);
+    if (nonFinite && inside) {
+      stretches[stretches.length - 1][1] = row;
+    } else if (nonFinite) {
+      stretches.push([row, row]);
+    }
+    inside = nonFinite;
   }
   return stretches;
 }
 
 /**
- * What was turned: a thin line through all panels and its name, in one of three rows where there is
- * room.
+ * Draw the changes of knobs: for each a thin line through all panels, and its label in the first of
+ * three rows that has room for it. A label without room is left out.
  *
  * @param {RunPlot} plot
  */
@@ -503,7 +536,7 @@ function drawMarks(plot) {
     const text = raised(label);
     const wide = pen.measureText(text).width;
     const left = Math.max(plot.left + 4, Math.min(at + 5, end + RIGHT - wide - 4));
-    const row = rowEnds.findIndex((taken) => taken + 12 < left);
+    const row = rowEnds.findIndex((rowEnd) => rowEnd + 12 < left);
     if (row < 0) continue;
     rowEnds[row] = left + wide;
     const y = plot.place.loss.top + 12 + 17 * row;
@@ -512,7 +545,7 @@ function drawMarks(plot) {
 }
 
 /**
- * A text whose powers of two have raised exponents.
+ * Return a text with the exponents of its powers of two as superscript characters.
  *
  * @param {string} text
  */
@@ -521,7 +554,7 @@ function raised(text) {
 }
 
 /**
- * All marks by step; a fork has a line of its own (`drawForkPoint`).
+ * Return all marks by step. That of a fork has no line, since `drawForkPoint` draws one.
  *
  * @param {RunPlot} plot
  */
@@ -537,7 +570,8 @@ function marksOf({ curves, scene }) {
 }
 
 /**
- * The last step whose map is on show: a page shows that of its run on record as it plays.
+ * Return the last step of the map that is drawn; 0 for no map. A page without a kernel draws that
+ * of its recorded run as far as it was played.
  *
  * @param {Scene<RunState, RunPoints>} scene
  */
@@ -546,10 +580,15 @@ function mapUntil({ state, onPage }) {
   return onPage ? state.step || state.total : 0;
 }
 
-const MAP_TITLE_ROOM = 380; // pixels of the title, and of the count of skipped steps beside it
+// The width of the title with the count of skipped steps beside it, in pixels.
+const MAP_TITLE_ROOM = 380;
 const MAP_TITLE = "Loss scale, in the window that is safe";
 
-/** @param {RunPlot} plot */
+/**
+ * Draw the panel of the scale: the map, the scales of all runs, and the skipped steps.
+ *
+ * @param {RunPlot} plot
+ */
 function drawScale(plot) {
   const { scene, tint, curves, x } = plot;
   const { state, wish } = scene;
@@ -592,7 +631,9 @@ function drawScale(plot) {
 }
 
 /**
- * An axis of exponents with room for all, whose labels are as close as they can stand.
+ * Return an axis of exponents that holds all given ones. Its range is from a multiple of 4 to
+ * another; a label is at every fourth exponent if that leaves 18 pixels for each, else at every
+ * eighth.
  *
  * @param {Panel} panel
  * @param {readonly number[]} exponents
@@ -610,7 +651,7 @@ function scaleAxis(panel, exponents) {
 }
 
 /**
- * A share from 0 to 1 where it was measured.
+ * Draw the panel of a share from 0 to 1, which was measured at some steps.
  *
  * @param {RunPlot} plot
  * @param {Panel} panel
@@ -635,7 +676,7 @@ function drawShare(plot, panel, what, title, colour) {
     const measured = rows.filter((row) => !Number.isNaN(row[what]));
     if (!measured.length) continue;
     const last = measured[measured.length - 1];
-    // What was measured stands until it is measured again.
+    // A share stays until it is measured again.
     /** @type {Point[]} */
     const points = [];
     for (const [i, row] of measured.entries()) {
@@ -656,6 +697,8 @@ function drawShare(plot, panel, what, title, colour) {
 // --- under the pointer ---------------------------------------------------------------------------
 
 /**
+ * Draw a vertical line at the step under the pointer, and a dot on each run.
+ *
  * @param {RunPlot} plot
  * @param {number} step
  * @param {(loss: number) => number} y
@@ -671,7 +714,7 @@ function drawHover(plot, step, y) {
 }
 
 /**
- * What happened at a step, in every run.
+ * Return the text about a step of every run.
  *
  * @param {RunState} state
  * @param {RunPoints} points
@@ -689,11 +732,18 @@ function hoverText(state, points, step) {
   return `${state.recorded ? "on record, " : ""}step ${step}: ${parts.join("; ")}`;
 }
 
-/** @param {RunRow} row */
+/**
+ * Return the text about a step of one run.
+ *
+ * @param {RunRow} row
+ */
 function stepWords({ loss, scale, stepped, underflow }) {
   const skipped = stepped ? "" : ", skipped";
   const lost = Number.isNaN(underflow) ? "" : `, underflow ${percent(underflow)}`;
-  return `${decimal(loss)} at scale 2^${Math.log2(scale)} = ${decimal(scale)}${skipped}${lost}`;
+  const exponent = Math.log2(scale);
+  // A scaler whose factors are not powers of two has other scales, too.
+  const power = Number.isInteger(exponent) ? `2^${exponent} = ` : "";
+  return `${decimal(loss)} at scale ${power}${decimal(scale)}${skipped}${lost}`;
 }
 
 /** @type {Hover<RunState, RunPoints>} */

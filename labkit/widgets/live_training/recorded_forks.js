@@ -10,28 +10,28 @@ import { takeRows } from "./plot.js";
 /** @import { Painted } from "./results.js" */
 
 /**
- * A fork on record (`LiveTraining.page_records`).
+ * A recorded fork (`LiveTraining.page_records`).
  *
  * @typedef {object} RecordedFork
  * @property {number} origin The steps before the switch.
- * @property {string} label
+ * @property {string} label The change of the scaling.
  * @property {number} buffer The number of the buffer of its points.
- * @property {{ buffer: number, log2_scales: number[] }} map
- * @property {string} metric
- * @property {Painted[]} pictures
+ * @property {{ buffer: number, log2_scales: number[] }} map The number of the buffer of its map.
+ * @property {string} metric The metric after the last step.
+ * @property {Painted[]} pictures The pictures that its network painted.
  */
 
 /** @typedef {RunState & { forks?: RecordedFork[] }} RecordedState */
 
 /**
- * The run with its scale switched on at the last recorded fork before a step, or at the first of
- * all.
+ * Return the run with its scale switched on at the last recorded fork at or before a step; if there
+ * is none, at the first fork.
  *
  * @param {RunPoints} whole the run without a scale
  * @param {RunState} content
  * @param {DataView[]} buffers
  * @param {number} step
- * @returns {Variant<RunState, RunPoints> | null} null where there is no fork
+ * @returns {Variant<RunState, RunPoints> | null} null without recorded forks
  */
 export function switchedOn(whole, content, buffers, step) {
   const { forks = [] } = /** @type {RecordedState} */ (content);
@@ -51,7 +51,7 @@ export function switchedOn(whole, content, buffers, step) {
 }
 
 /**
- * What is said of a fork: its mark, its scale and what its network paints.
+ * Return the state of the run with a fork: its sentence, mark, scaling, metric and pictures.
  *
  * @param {RunState} content
  * @param {RecordedFork} fork

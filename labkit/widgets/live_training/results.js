@@ -13,16 +13,18 @@ import { h } from "../base/elements.js";
  * @property {number} step The step after which it was painted.
  * @property {number} height
  * @property {number} width
- * @property {string} pixels A byte for each, in base64.
+ * @property {string} pixels A byte for each pixel, row by row, in base64.
  */
 
 /**
+ * The pictures of all networks.
+ *
  * @typedef {object} Result
- * @property {Painted} wanted What the networks should paint.
- * @property {{ name: string, pictures: Painted[] }[]} runs
+ * @property {Painted} wanted The picture that the networks should paint.
+ * @property {{ name: string, pictures: Painted[] }[]} runs At least one picture of each, by step.
  */
 
-/** The row of pictures; it is hidden where a task has none. */
+/** Return the row of pictures; it is hidden for a task without any. */
 export function resultPictures() {
   const element = h("div", { class: "lt-results", hidden: true });
   let drawn = "";
@@ -47,7 +49,7 @@ export function resultPictures() {
 }
 
 /**
- * The latest picture that a run had painted after some steps.
+ * Return the latest picture at or before a step, or else the first one.
  *
  * @param {readonly Painted[]} pictures
  * @param {number} step
@@ -58,8 +60,10 @@ function latest(pictures, step) {
 }
 
 /**
+ * Return a picture with its caption.
+ *
  * @param {Painted} picture
- * @param {string} label
+ * @param {string} label the text for screen readers
  * @param {string} caption
  */
 function canvasOf({ width, height, pixels }, label, caption) {

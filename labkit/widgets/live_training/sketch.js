@@ -1,52 +1,13 @@
-// A drawn prediction: before the first step, the learner sketches the expected loss, and the
-// training is drawn over the sketch.
+// The sketch of a loss: its strokes, its loss at a step, and its comparison with a run.
 
-import { button } from "../base/controls.js";
-import { h, rich } from "../base/elements.js";
-import { put, watch } from "../base/model.js";
 import { decimal } from "../base/number_words.js";
-import { lossRange, SIDE } from "../base/plot.js";
-import { schedule } from "../driven/store.js";
-import { offersOf } from "./knobs.js";
 
-/** @import { Figure } from "../base/canvas.js" */
-/** @import { Life } from "../base/lifetime.js" */
-/** @import { Model } from "../base/model.js" */
-/** @import { Panel } from "../base/plot.js" */
-/** @import { RunStore, RunTraits, Sketch } from "./knobs.js" */
-/** @import { RunPoints, RunRow, RunState } from "./plot.js" */
+/** @import { Sketch } from "./knobs.js" */
+/** @import { RunRow } from "./plot.js" */
+/** @import { Pen } from "./sketch_pen.js" */
 
 /**
- * Where the pen is.
- *
- * @typedef {object} Pen
- * @property {number} step
- * @property {number} loss
- * @property {boolean} down
- */
-
-/**
- * What is needed of the picture.
- *
- * @typedef {object} Paper
- * @property {Figure} picture
- * @property {() => Panel} panel The panel of the losses.
- * @property {number} right Room beside the axis, in pixels.
- * @property {(state: RunState, points: RunPoints) => number[][]} losses All that are on show.
- */
-
-const PEN_COLUMNS = 80; // places of the pen along the axis of steps
-const PEN_ROWS = 24; // how many times an arrow key goes up from the lowest loss to the highest
-// A loss so near to the end of the axis would make the axis longer (`lossRange`).
-const PEN_MARGIN = 1.031;
-const KEYS_SAID =
-  "Drag across the losses. With keys: the arrows move the pen, Space puts it down or lifts it, " +
-  "Delete clears, Enter ends.";
-
-// --- the sketch ----------------------------------------------------------------------------------
-
-/**
- * A sketch with a straight stroke drawn into it, in the place of what was there.
+ * Return a sketch with a straight stroke, which replaces what was sketched between its ends.
  *
  * @param {Sketch} sketch
  * @param {Pick<Pen, "step" | "loss">} from
@@ -64,7 +25,7 @@ export function withStroke(sketch, from, to) {
 }
 
 /**
- * The loss that was drawn at a step; NaN outside the sketch.
+ * Return the loss that was sketched at a step; NaN outside the sketch.
  *
  * @param {Sketch} sketch
  * @param {number} step
@@ -76,12 +37,12 @@ export function drawnAt(sketch, step) {
   if (end === step) return loss;
   if (next === 0) return NaN;
   const [begin, before] = sketch[next - 1];
-  // Straight on the axis, which is logarithmic.
+  // A line that is straight on the logarithmic axis.
   return before * (loss / before) ** ((step - begin) / (end - begin));
 }
 
 /**
- * What was drawn, in words.
+ * Return a sentence about the ends of a sketch; "" without one.
  *
  * @param {Sketch} sketch
  */
@@ -93,7 +54,8 @@ export function sketchWords(sketch) {
 }
 
 /**
- * The sketch beside the losses of a run; "" before both have a step in common.
+ * Return sentences that compare a sketch with the losses of a run; "" if they have no step in
+ * common.
  *
  * @param {Sketch} sketch
  * @param {readonly RunRow[]} rows
@@ -113,231 +75,11 @@ export function comparison(sketch, rows) {
   return `${words} Furthest apart at step ${furthest.step}: ${there}.`;
 }
 
-/** @param {{ loss: number, drawn: number }} both */
+/**
+ * Return the distance of two losses on a logarithmic axis.
+ *
+ * @param {{ loss: number, drawn: number }} both
+ */
 function apart({ loss, drawn }) {
   return Math.abs(Math.log(loss / drawn));
-}
-
-// --- the pad -------------------------------------------------------------------------------------
-
-/**
- * The button, the pad over the losses and the words below the picture; null where nothing is
- * sketched.
- *
- * @param {RunStore} store
- * @param {Life} life
- * @param {Paper} paper
- */
-export function sketchPad(store, life, paper) {
-  if (!offersOf(store).sketch) return null;
-  const model = /** @type {Model<RunTraits>} */ (/** @type {unknown} */ (store.model));
-  let drawing = false;
-  let byKey = false; // where the pen is, is said when it is moved by keys
-  /** @type {Pen | null} */
-  let pen = null;
-
-  const toggle = button({ label: "", onPress: () => (drawing ? end() : begin()) });
-  const clear = button({ label: "Clear", title: "Clear the sketch", onPress: wipe });
-  const nib = h("span", { class: "lt-pen", hidden: true });
-  const pad = h("div", {
-    class: "lt-pad",
-    role: "application",
-    "aria-label": `Sketch of the loss. ${KEYS_SAID}`,
-    tabindex: "0",
-    hidden: true,
-  });
-  pad.append(nib);
-  paper.picture.element.append(pad);
-  const words = h("p", { class: "lk-quiet lt-sketch-words run-record", role: "status" });
-
-  // --- where the pen can be ---
-
-  function total() {
-    return store.state?.total ?? 1;
-  }
-
-  function column() {
-    return Math.max(1, Math.ceil(total() / PEN_COLUMNS));
-  }
-
-  /** The ends of the axis of losses. */
-  function ends() {
-    const { state, points } = store;
-    return lossRange(...(state ? paper.losses(state, points) : []));
-  }
-
-  /** @param {number} step */
-  function onGrid(step) {
-    return Math.min(total(), Math.max(1, Math.round(step / column()) * column()));
-  }
-
-  /** @param {number} loss */
-  function inRange(loss) {
-    const [low, high] = ends();
-    const inside = Math.min(high / PEN_MARGIN, Math.max(low * PEN_MARGIN, loss));
-    return Number(inside.toPrecision(3));
-  }
-
-  /**
-   * @param {PointerEvent} event
-   * @returns {Pen}
-   */
-  function penAt(event) {
-    const box = pad.getBoundingClientRect();
-    const [low, high] = ends();
-    const up = 1 - (event.clientY - box.top) / box.height;
-    const step = onGrid(((event.clientX - box.left) / box.width) * total());
-    return { step, loss: inRange(low * (high / low) ** up), down: true };
-  }
-
-  /** @param {Pen} to */
-  function move(to) {
-    // It is seen at once; the kernel is told when the stroke is done.
-    if (to.down) model.set("sketched", withStroke(model.get("sketched"), pen?.down ? pen : to, to));
-    pen = to;
-    showPen();
-  }
-
-  function showPen() {
-    nib.hidden = pen === null;
-    if (pen) {
-      const [low, high] = ends();
-      nib.style.left = `${(100 * pen.step) / total()}%`;
-      nib.style.top = `${(100 * Math.log(high / pen.loss)) / Math.log(high / low)}%`;
-      nib.dataset.down = String(pen.down);
-    }
-    schedule(store);
-  }
-
-  // --- begin and end ---
-
-  function begin() {
-    const { state, points } = store;
-    if (!state) return;
-    drawing = true;
-    byKey = false;
-    const [first] = points.recorded;
-    const [low, high] = ends();
-    pen = { step: 1, loss: inRange(first?.loss ?? Math.sqrt(low * high)), down: false };
-    showPen();
-    show(state);
-    pad.focus({ preventScroll: true });
-  }
-
-  function end() {
-    const focused = pad.contains(document.activeElement);
-    drawing = false;
-    pen = null;
-    model.save_changes();
-    if (store.state) show(store.state);
-    if (focused) toggle.element.focus({ preventScroll: true });
-  }
-
-  function wipe() {
-    put(model, { sketched: [] });
-    if (pen) pen = { ...pen, down: false };
-    showPen();
-  }
-
-  // --- hands ---
-
-  life.listen(pad, "pointerdown", (event) => {
-    pad.setPointerCapture(event.pointerId);
-    byKey = false;
-    pen = null;
-    move(penAt(event));
-  });
-  life.listen(pad, "pointermove", (event) => {
-    if (pen?.down && pad.hasPointerCapture(event.pointerId)) move(penAt(event));
-  });
-  for (const type of /** @type {const} */ (["pointerup", "pointercancel"])) {
-    life.listen(pad, type, () => {
-      if (pen) move({ ...pen, down: false });
-      model.save_changes();
-    });
-  }
-  life.listen(pad, "keydown", (event) => {
-    if (event.shiftKey || event.ctrlKey || event.metaKey || event.altKey || !pen) return;
-    const next = penByKey(event.key, pen);
-    if (event.key === "Enter") end();
-    else if (event.key === "Delete" || event.key === "Backspace") wipe();
-    else if (next) {
-      byKey = true;
-      move(next);
-      if (!next.down) model.save_changes();
-    } else return;
-    event.preventDefault();
-  });
-
-  /**
-   * @param {string} key
-   * @param {Pen} from
-   * @returns {Pen | null}
-   */
-  function penByKey(key, { step, loss, down }) {
-    const [low, high] = ends();
-    const up = (high / low) ** (1 / PEN_ROWS);
-    switch (key) {
-      case " ":
-        return { step, loss, down: !down };
-      case "ArrowLeft":
-        return { step: onGrid(step - column()), loss, down };
-      case "ArrowRight":
-        return { step: onGrid(step + column()), loss, down };
-      case "ArrowUp":
-        return { step, loss: inRange(loss * up), down };
-      case "ArrowDown":
-        return { step, loss: inRange(loss / up), down };
-    }
-    return null;
-  }
-
-  // --- what is seen ---
-
-  /** @param {RunState} state */
-  function textFor(state) {
-    const sketch = model.get("sketched");
-    if (drawing && byKey && pen) {
-      const where = `Pen at step ${pen.step}, loss ${decimal(pen.loss)}`;
-      return `${where}, ${pen.down ? "down" : "lifted"}. ${sketchWords(sketch)}`;
-    }
-    if (drawing) return `${sketchWords(sketch)} ${KEYS_SAID}`;
-    return comparison(sketch, rowsToCompare(state)) || sketchWords(sketch);
-  }
-
-  /**
-   * The steps of the learner's run; on a page those of a run on record, once its scale is on.
-   *
-   * @param {RunState} state
-   */
-  function rowsToCompare(state) {
-    const { points } = store;
-    if (!state.recorded) return state.phase === "running" ? [] : points.branches[0];
-    return store.model.onPage && state.branches[0].marks.length ? points.recorded : [];
-  }
-
-  /** @param {RunState} state */
-  function show(state) {
-    const before = Boolean(store.model.onPage) || state.phase === "idle";
-    if (drawing && !before) end();
-    const { grown } = paper.picture;
-    const { top, height } = paper.panel();
-    pad.hidden = !drawing;
-    pad.style.inset = `${top * grown}px ${paper.right * grown}px auto ${SIDE * grown}px`;
-    pad.style.height = `${height * grown}px`;
-    toggle.setLabel(drawing ? "Done" : "Draw what you expect");
-    toggle.enable(before);
-    toggle.element.title = before
-      ? "Sketch where the loss will go, before it is trained"
-      : "Sketch before the first step: press Reset";
-    clear.element.hidden = !drawing;
-    const text = textFor(state);
-    if (words.dataset.text !== text) {
-      words.dataset.text = text;
-      words.replaceChildren(rich(text));
-    }
-  }
-
-  watch(life, model, ["sketched"], () => schedule(store));
-  return { controls: [toggle.element, clear.element], words, show };
 }

@@ -12,26 +12,30 @@ import { exposeRuns, metricText, scaleKnob, scalingKnob, turn } from "./knobs.js
 import { drawRuns, HOVER, lossesOnShow, panels, RIGHT, RUN_POINTS } from "./plot.js";
 import { switchedOn } from "./recorded_forks.js";
 import { resultPictures } from "./results.js";
-import { sketchPad } from "./sketch.js";
+import { sketchPad } from "./sketch_pad.js";
 
 /** @import { Life } from "../base/lifetime.js" */
 /** @import { Parts } from "../driven/face.js" */
 /** @import { RunStore } from "./knobs.js" */
 /** @import { RunPoints, RunState } from "./plot.js" */
 
-/** @typedef {import("../live_training/knobs.js").RunTraits} Traits */
+/** @typedef {import("../live_training/knobs.js").RunTraits} Traits The traits of this widget. */
 
+// The line of FP32.
 const THIN = { width: 1.5 };
-// Both have the same height: what is shown changes while it trains, and nothing moves.
+// Both have the same height, so that nothing moves when the panels change during a training.
 const GRADIENTS = panels({ loss: 158, scale: 132 }, THIN);
 const UPDATES = panels({ loss: 118, scale: 82, swallowed: 52 }, THIN);
 const FORGETS = "off: after each step, what FP16 cannot hold of a weight is forgotten";
 
 /**
+ * Put the parts of the widget into its root.
+ *
  * @param {RunStore} store
  * @param {Parts} parts
  * @param {Life} life
  * @param {HTMLElement} root
+ * @returns {(state: RunState) => void} shows a state
  */
 function layout(store, parts, life, root) {
   const buttons = pressButtons(store, ["start", "step", "stop", "reset"]);
@@ -60,7 +64,9 @@ function layout(store, parts, life, root) {
   // A page without a kernel shows no controls of a training, but one can predict there.
   if (sketch && store.model.onPage) {
     root.append(h("div", { class: "lk-row run-record" }, ...sketch.controls));
-  } else if (sketch) controls.append(...sketch.controls);
+  } else if (sketch) {
+    controls.append(...sketch.controls);
+  }
   root.append(
     parts.notice,
     parts.words.element,
@@ -79,7 +85,8 @@ function layout(store, parts, life, root) {
     gradients.show(state);
     results.show(state);
     sketch?.show(state);
-    if (!upToDate(store)) return; // this frame is older than what the learner just did
+    // The knobs keep the learner's last positions until the kernel has them.
+    if (!upToDate(store)) return;
     scaling.set(state.knobs.scaling);
     scale.show(state);
     masters.set(state.knobs.masters === "kept");
@@ -89,13 +96,17 @@ function layout(store, parts, life, root) {
   return show;
 }
 
-/** @param {RunState} state */
+/**
+ * Return the panels for the shares of a run.
+ *
+ * @param {RunState} state
+ */
 function panelsFor({ shares }) {
   return shares.includes("swallowed") ? UPDATES : GRADIENTS;
 }
 
 /**
- * Go back to a step that was done; what came after stays as a ghost.
+ * Put the run back to a step that was done. The steps after it stay as a ghost.
  *
  * @param {RunStore} store
  * @param {RunState} state
@@ -107,6 +118,8 @@ function goBack(store, state, step) {
 }
 
 /**
+ * Return the text about the step under the pointer.
+ *
  * @param {RunState} state
  * @param {RunPoints} points
  * @param {number} step

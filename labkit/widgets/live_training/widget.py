@@ -1,6 +1,6 @@
-"""Live training: what the browser is sent, and what it can request.
+"""The widget of a live training: its Python interface, and its messages to and from the page.
 
-The workbench is a live training with every knob.
+The runs are those of `ForkedRun`. The workbench is a live training with every knob.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
 
 def rule(scaler: ScalerConfig) -> str:
-    """Say by which rule the scale moves.
+    """Return the rule by which the scale changes, as text.
 
     >>> rule(ScalerConfig(growth_interval=25))
     'the scale halves after inf or NaN, and doubles after 25 clean steps'
@@ -97,8 +97,7 @@ def rule(scaler: ScalerConfig) -> str:
 def _epsilon_of(task: Task) -> float:
     """Return the epsilon of a task's optimizer.
 
-    That is the one of its `functools.partial`; of another function, which does not tell, Adam's
-    default.
+    It is the option of the task's `functools.partial`, or else Adam's default.
     """
     options = getattr(task.make_optimizer, "keywords", {})
     return float(options.get("eps", EPSILONS[0]))
@@ -109,8 +108,13 @@ def _times(factor: float) -> str:
 
 
 def tasks(here: Sequence[Place]) -> dict[str, Task]:
-    """Return the tasks that are offered, with a GPU also those that are worth one."""
-    return {**TASKS, **GPU_TASKS} if any(not each.emulated for each in here) else dict(TASKS)
+    """Return the tasks that are offered, by name; those of `GPU_TASKS` only with a GPU.
+
+    Args:
+        here: The devices of this machine.
+    """
+    has_gpu = any(not each.emulated for each in here)
+    return {**TASKS, **GPU_TASKS} if has_gpu else dict(TASKS)
 
 
 def _made_on(record: RunRecord) -> str:
@@ -118,7 +122,7 @@ def _made_on(record: RunRecord) -> str:
 
 
 def position(knob: str, to: Any) -> Any:
-    """Return a knob's position from what a page or a caller calls it."""
+    """Return a knob's position from its text on the page or from a caller's argument."""
     if knob == "scaling":
         return member_of(Scaling, to, "scaling")
     if knob == "masters" and isinstance(to, bool):
@@ -128,36 +132,50 @@ def position(knob: str, to: Any) -> Any:
     return to
 
 
-def _examples(run: Any, row: Mapping[str, Any]) -> list[Example | None]:
-    """Return one gradient of a layer for each of its counts.
+def _is_sketch(pairs: Sequence[Sequence[float]], total: int) -> bool:
+    """Return whether [step, loss] pairs are in the order of their steps, with losses above 0."""
+    steps = [step for step, _ in pairs]
+    are_in_order = steps == sorted(set(steps))
+    are_in_range = all(1 <= step <= total for step in steps)
+    are_losses = all(0 < loss < math.inf for _, loss in pairs)
+    return are_in_order and are_in_range and are_losses
 
-    A run of one's own may have kept none.
+
+def _examples(run: Any, row: Mapping[str, Any]) -> list[Example | None]:
+    """Return one gradient of a layer for each of its counts; None where the run has none.
+
+    Args:
+        run: The run. A learner's own run may have no `examples`.
+        row: The row of the layer in the histogram.
     """
-    kept = getattr(run, "examples", {}).get(row["name"], {})
-    return [kept.get(row["lo"] + place) for place in range(len(row["counts"]))]
+    examples = getattr(run, "examples", {}).get(row["name"], {})
+    return [examples.get(row["lo"] + number) for number in range(len(row["counts"]))]
 
 
 class LiveTraining(DrivenWidget, folder="live_training"):
     """A training that runs while you change it, beside the FP32 run of the same seed.
 
     Args:
-        task: what to learn; a name in `TASKS` (before a GPU, in `GPU_TASKS` too), or a Task.
-        recipe: in which precision; a name in `RECIPES`, or a Recipe. The controls start at
-            its settings.
-        seed: decides first weights and batches, of both runs.
-        steps: how many; None takes the task's own number.
-        device: where to train: "gpu", "cpu"; None takes the GPU if there is one.
-        growth_interval: clean steps before a dynamic scale doubles. None: the recipe's own, or 25
-            where dynamic scaling is switched on here. (torch's 2,000 never happen in a short run.).
-        make_run: (task, recipe, seed, device=) -> run, for those who bring their own.
-        sketch: offer to sketch the loss before the first step; the training draws over it.
-            `sketched` then holds what was drawn, as [step, loss] pairs.
+        task: The task to train: a name in `TASKS` or, with a GPU, in `GPU_TASKS`; or a Task.
+        recipe: The precision: a name in `RECIPES`, or a Recipe. The controls start at its
+            settings.
+        seed: The seed of the first weights and the batches, of both runs.
+        steps: The number of steps; None for that of the task.
+        device: The device to train on: "gpu", "cpu", or None for the GPU if there is one.
+        growth_interval: Clean steps before a dynamic scale doubles. None for that of the recipe, or
+            for 25 where dynamic scaling is switched on here. (A short run never reaches torch's
+            2,000.)
+        make_run: A function (task, recipe, seed, device=) that returns a run; by default it is a
+            `TrainingRun`.
+        sketch: Whether to offer to sketch the loss before the first step; the training is drawn
+            over the sketch. `sketched` holds it as [step, loss] pairs.
 
-    Everything the learner can press is here for code too: `press("start")`,
+    Methods do the same as the controls: `press("start")`,
     `change(scaling="dynamic", log2_scale=12)`, `back(60)`.
 
     Raises:
-        ValueError: an unknown task, recipe or device, or a scale that the slider cannot show.
+        ValueError: The task, the recipe or the device does not exist, `steps` or `growth_interval`
+            is not a whole number from 1 on, or the slider cannot show the scale.
 
     >>> live = LiveTraining("digits", "FP16 static", seed=1, steps=20, device="cpu")
     >>> live.phase, live.history
@@ -168,10 +186,10 @@ class LiveTraining(DrivenWidget, folder="live_training"):
     """
 
     title: ClassVar[str] = "Live training"
-    # its knobs
+    # The names of its knobs.
     offered: ClassVar[tuple[str, ...]] = ("scaling", "log2_scale", "masters")
     forkable: ClassVar[bool] = False
-    # [step, loss] pairs, by step
+    # The sketch of the loss: [step, loss] pairs, by step.
     sketched: traitlets.List[list[float]] = traitlets.List().tag(sync=True)
     why_static = why_still(
         'for its buttons, or go on in code: live.press("start"), '
@@ -193,9 +211,11 @@ class LiveTraining(DrivenWidget, folder="live_training"):
         chosen = row_of(RECIPES, recipe, "recipe")
         if growth_interval is not None:
             scaler = chosen.scaler if chosen.scaler.dynamic else DYNAMIC
-            # refuses what is not an interval
+            # This raises for an invalid interval, also if the recipe's scale is not dynamic.
             scaler = replace(scaler, growth_interval=growth_interval)
-            chosen = replace(chosen, scaler=scaler) if chosen.scaler.dynamic else chosen
+            if chosen.scaler.dynamic:
+                chosen = replace(chosen, scaler=scaler)
+        # The exponents, the format and the result of the last `_gradients`.
         self._measured: tuple[GradSnapshot, Format, dict[str, Any]] | None = None
         self.forked_run = ForkedRun(
             row_of(tasks(places()), task, "task"),
@@ -208,20 +228,20 @@ class LiveTraining(DrivenWidget, folder="live_training"):
             growth_interval=GROWTH_INTERVAL if growth_interval is None else growth_interval,
             make_run=make_run,
         )
-        ends = {
-            name: [there[0], there[-1]]
-            for name, there in POSITIONS.items()
-            if isinstance(there, range)
+        ranges = {
+            name: [positions[0], positions[-1]]
+            for name, positions in POSITIONS.items()
+            if isinstance(positions, range)
         }
-        named = {
+        choices = {
             name: list(map(str, POSITIONS[name]))
             for name in ("format", "accumulator", "masters", "scaling")
         }
         epsilons = [epsilon_text(epsilon) for epsilon in EPSILONS]
         super().__init__(
             self.forked_run,
-            **named,
-            **ends,
+            **choices,
+            **ranges,
             epsilon=epsilons,
             categories=list(CATEGORIES),
             sketch=sketch,
@@ -231,13 +251,10 @@ class LiveTraining(DrivenWidget, folder="live_training"):
     def _valid_sketch(self, proposal: dict[str, Any]) -> list[list[float]]:
         try:
             pairs = [[int(step), float(loss)] for step, loss in proposal["value"]]
-        except (TypeError, ValueError):
-            pairs = [[0, math.nan]]
-        steps = [step for step, _ in pairs]
-        losses = [loss for _, loss in pairs]
+        except (TypeError, ValueError, OverflowError):
+            pairs = None
         total = self.forked_run.total
-        in_order = steps == sorted(set(steps)) and all(1 <= step <= total for step in steps)
-        if not in_order or not all(0 < loss < math.inf for loss in losses):
+        if pairs is None or not _is_sketch(pairs, total):
             raise traitlets.TraitError(
                 "sketched: expected pairs of a step and a loss above 0, in the order of "
                 f"their steps from 1 to {total}, got {proposal['value']!r}"
@@ -251,25 +268,40 @@ class LiveTraining(DrivenWidget, folder="live_training"):
         log2_scale: int | None = None,
         master_weights: bool | None = None,
     ) -> None:
-        """Change these knobs from the next step on; return at once."""
-        asked = {"scaling": scaling, "log2_scale": log2_scale, "masters": master_weights}
-        knobs = {knob: position(knob, to) for knob, to in asked.items() if to is not None}
+        """Change knobs from the next step on, and return at once. None leaves a knob as it is.
+
+        Args:
+            scaling: "off", "static" or "dynamic".
+            log2_scale: The exponent of a static scale, or of the initial dynamic scale.
+            master_weights: Whether the optimizer keeps FP32 master weights.
+
+        Raises:
+            ValueError: The kind of scaling does not exist. Other values are refused later, when
+                the training thread makes the change; the page then shows why.
+        """
+        arguments = {"scaling": scaling, "log2_scale": log2_scale, "masters": master_weights}
+        knobs = {knob: position(knob, to) for knob, to in arguments.items() if to is not None}
         self.forked_run.ask(partial(self.forked_run.turn, knobs))
 
     def back(self, step: int) -> None:
-        """Put the run back to a step that it has done.
+        """Put the run back to a step that it has done, and return at once.
 
-        What came after stays as a faint curve. Returns at once.
+        The steps after it stay as a faint curve. A step that the run has not done is refused later,
+        when the training thread handles the request; the page then shows why.
+
+        Args:
+            step: The number of the step, from 0.
         """
         self.forked_run.ask(partial(self.forked_run.go_back, step))
 
     def page_records(self) -> tuple[dict[str, Any], list[bytes]]:
         """Return the recorded forks of this run, with a static scale switched on, for a page.
 
-        `forks` is a list in the order of `origin`, the steps before the switch. `buffer` is the
-        number of the buffer of its points, whose columns are those of a run. `metric` is a text,
-        `pictures` are as in `result`, and `map` is as in a frame. The map of the frame is that of
-        the recorded run.
+        Returns:
+            Additions to the frame, and their buffers. `forks` is a list in the order of `origin`,
+            the number of steps before the switch. `buffer` is the number of the buffer of a fork's
+            points, whose columns are those of a run. `metric` is a text, `pictures` are as in
+            `result`, and `map` is as in a frame. The other `map` is that of the recorded run.
         """
         forked_run = self.forked_run
         recipe = recipe_of(forked_run.run.wanted).name
@@ -310,13 +342,13 @@ class LiveTraining(DrivenWidget, folder="live_training"):
         return static_training(self.forked_run, why=why)
 
     def record(self) -> RunRecord:
-        """Return the record of the run whose knobs are on show; it says where it was trained.
+        """Return the record of the run whose knobs are shown; it says where it was trained.
 
         Raises:
-            ValueError: nothing has run yet.
+            ValueError: Nothing has run yet.
         """
         forked_run = self.forked_run
-        branch = self.forked_run.selected
+        branch = forked_run.selected
         steps = [*forked_run.run.steps[: branch.origin], *branch.steps]
         if branch.run is None or not steps:
             raise ValueError(
@@ -332,7 +364,8 @@ class LiveTraining(DrivenWidget, folder="live_training"):
         record: RunRecord = branch.run.record(
             steps,
             recipe="; ".join(changes),
-            seconds=float("nan"),  # it waited for a hand: its time says nothing
+            # The run waited for the learner, so its duration means nothing.
+            seconds=math.nan,
             stopped=branch.done < forked_run.total,
             memory=bytes_held(branch.run.engine),
             step_seconds=branch.step_seconds,
@@ -344,8 +377,8 @@ class LiveTraining(DrivenWidget, folder="live_training"):
         knobs = forked_run.selected.wanted
         plain: dict[str, Any] = {}
         for name in forked_run.offered:
-            position = getattr(knobs, name)
-            plain[name] = position.value if isinstance(position, Enum) else position
+            value = getattr(knobs, name)
+            plain[name] = value.value if isinstance(value, Enum) else value
         if "epsilon" in plain:
             epsilon = knobs.epsilon
             if epsilon is None:
@@ -361,7 +394,8 @@ class LiveTraining(DrivenWidget, folder="live_training"):
             }
             for name, branch in zip(names(forked_run), forked_run.branches, strict=True)
         ]
-        on_record = next(filter(None, reversed(forked_run.recorded)), None)
+        fp32_record, run_record = forked_run.recorded
+        record = run_record or fp32_record
         return {
             **super().state(),
             "title": (
@@ -372,7 +406,7 @@ class LiveTraining(DrivenWidget, folder="live_training"):
                 "says": forked_run.place.sentence,
                 "rates": rates_text(forked_run),
             },
-            "recorded": "" if on_record is None else _made_on(on_record),
+            "recorded": "" if record is None else _made_on(record),
             "active": forked_run.active,
             "knobs": plain,
             "fixed": why_fixed(knobs, forked_run.task, forked_run.offered),
@@ -385,50 +419,49 @@ class LiveTraining(DrivenWidget, folder="live_training"):
             "skipped": sum(not step.stepped for step in forked_run.run.steps),
             "shares": forked_run.shares,
             "ghosts": self._ghosts(),
-            # a row for each measured step: the step, the shares lost, the shares that overflow
+            # A row for each measured step: the step, the shares lost, the shares that overflow.
             "map": {"buffer": self._map_buffer(), "log2_scales": list(MAP_SCALES)},
             "result": self._result(),
             "gradients": self._gradients(),
         }
 
     def _gradients(self) -> dict[str, Any] | None:
-        """Return how many gradients of each layer lie in each power of two.
+        """Return how many FP32 gradients of each layer lie in each power of two.
 
-        Returns None before they were measured.
-
-        `step` is the step that was measured, `layers` has a row for each layer, that of all first
-        (`rows` of the underflow histogram), and `windows` says where those of the run's format
-        begin. Gradients are those of FP32. `examples` has for each layer a list as long as its
-        counts: [index, value] of one gradient, or None. `formats` are the rows of FP32 and the
-        run's format.
+        Returns:
+            None before they were measured. `step` is the step that was measured, `layers` has a
+            row for each layer, that of all layers first (`rows` of the underflow histogram), and
+            `windows` has the limits of the run's format. `examples` has for each layer a list as
+            long as its counts: [index, value] of one gradient, or None. `formats` has the rows of
+            FP32 and of the run's format. For an FP32 run, FP16 takes the place of its format.
         """
         selected = self.forked_run.selected
-        taken = getattr(selected.run, "exponents", None)
-        if taken is None:
+        exponents = getattr(selected.run, "exponents", None)
+        if exponents is None:
             return None
         format = FORMATS.get(operands(selected.wanted), FP16)
         if format is FP32:
-            format = FP16  # what the gradients would meet there
-        if self._measured is None or self._measured[:2] != (taken, format):
-            layers = rows(taken)
+            format = FP16
+        if self._measured is None or self._measured[:2] != (exponents, format):
+            layers = rows(exponents)
             shown = {
-                "step": taken.step,
+                "step": exponents.step,
                 "layers": layers,
                 "windows": windows(format),
                 "examples": {row["name"]: _examples(selected.run, row) for row in layers[1:]},
                 "formats": [format_row(FP32), format_row(format)],
             }
-            self._measured = (taken, format, shown)
+            self._measured = (exponents, format, shown)
         return self._measured[2]
 
     def _result(self) -> dict[str, Any] | None:
-        """Return what the networks do and what they should do, as pictures.
+        """Return the pictures of what the networks do, and of what they should do.
 
-        Returns None before the first one.
-
-        `wanted` is a picture, and each of `runs` has the name of a run and its pictures: the latest
-        one of a run that trains, and before the first step all of a record. A picture has `step`,
-        `height`, `width` and `pixels`, a byte for each pixel in base64.
+        Returns:
+            None before the first picture. `wanted` is a picture, and each of `runs` has the name of
+            a run and its pictures: the latest one of a run that trains, and before the first step
+            all of a record. A picture has `step`, `height`, `width` and `pixels`, a byte for each
+            pixel in base64.
         """
         forked_run = self.forked_run
         named = ("FP32", *names(forked_run))
@@ -453,10 +486,7 @@ class LiveTraining(DrivenWidget, folder="live_training"):
         return len(self.forked_run.points()) - 1
 
     def _ghosts(self) -> list[dict[str, Any]]:
-        """Return what the run did before it went back.
-
-        `buffer` is the number of the buffer of its points.
-        """
+        """Return the ghosts as JSON; `buffer` is the number of the buffer of a ghost's points."""
         first = self._map_buffer() - len(self.forked_run.ghosts)
         return [
             {
@@ -465,17 +495,17 @@ class LiveTraining(DrivenWidget, folder="live_training"):
                 "format": operands(ghost.knobs),
                 "metric": f"{ghost.metrics[max(ghost.metrics)]:.3f}" if ghost.metrics else "",
                 "marks": [{"step": mark.step, "label": mark.label} for mark in ghost.marks],
-                "buffer": first + at,
+                "buffer": first + number,
             }
-            for at, ghost in enumerate(self.forked_run.ghosts)
+            for number, ghost in enumerate(self.forked_run.ghosts)
         ]
 
     def _metric(self, metrics: Mapping[int, float]) -> str:
-        """Return the latest metric at or before the run's step, "" before the first."""
-        at = max(
-            (step for step in metrics if step <= max(self.forked_run.run.done, 1)), default=None
-        )
-        return "" if at is None else f"{metrics[at]:.3f}"
+        """Return the latest metric at or before the run's step as text, "" before the first."""
+        # FP32 is a step ahead: before the run's first step, its metric at step 1 is shown.
+        done = max(self.forked_run.run.done, 1)
+        steps = [step for step in metrics if step <= done]
+        return f"{metrics[max(steps)]:.3f}" if steps else ""
 
     def command(self, content: Mapping[str, Any]) -> Command:
         if content.get("do") == "back":

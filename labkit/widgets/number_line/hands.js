@@ -16,20 +16,20 @@ import { asText, EDGE } from "./scale.js";
 /** @import { Ends, Lens } from "./scale.js" */
 /** @import { Traits } from "./view.js" */
 
-/** @typedef {"everything" | "subnormals" | "x"} Sight what a button brings into the window */
+/** @typedef {"everything" | "subnormals" | "x"} Sight A part of the line that a button shows. */
 
 /**
- * What pointers, keys and buttons can do.
+ * The actions of pointers, keys and buttons.
  *
  * @typedef {object} Acts
  * @property {() => Lens} lens Return the current lens.
  * @property {(value: number) => void} moveTo Move x to a value.
- * @property {(pixels: number) => void} step Move x along.
- * @property {(pixels: number) => void} pan Move the window.
+ * @property {(pixels: number) => void} step Move x by a distance.
+ * @property {(pixels: number) => void} pan Move the window by a distance.
  * @property {(factor: number, place?: number) => void} zoom Widen the window about a place, in u.
  * @property {(ends: Ends) => void} frame Set the window, in u.
  * @property {(sight: Sight) => void} look Show a part of the line.
- * @property {(scale: "log" | "linear") => void} rescale
+ * @property {(scale: "log" | "linear") => void} rescale Choose the scale of the line.
  * @property {(text: string) => string} type Set x, and return the problem of the text, or "".
  */
 
@@ -66,11 +66,18 @@ const PAN_STEP = 60;
 export function pointing(line, handle, life, acts) {
   /** @type {Held | null} */
   let held = null;
-  /** @param {MouseEvent} event */
-  const placeIn = (event) =>
-    (event.clientX - line.element.getBoundingClientRect().left) / line.grown;
+  /**
+   * Return the x of an event, in pixels of the picture.
+   *
+   * @param {MouseEvent} event
+   */
+  function placeIn(event) {
+    return (event.clientX - line.element.getBoundingClientRect().left) / line.grown;
+  }
 
   /**
+   * Begin a drag.
+   *
    * @param {PointerEvent} event
    * @param {HTMLElement} target
    * @param {"x" | "line"} what
@@ -118,6 +125,7 @@ export function pointing(line, handle, life, acts) {
       return;
     }
     const current = acts.lens();
+    // A notch of a mouse wheel is about 100 to 120; a touchpad sends many small values.
     const octaves = Math.sign(deltaY) * Math.min(1, Math.abs(deltaY) / 200);
     acts.zoom(2 ** octaves, current.u(current.at(placeIn(event))));
   }
@@ -136,7 +144,7 @@ export function pointing(line, handle, life, acts) {
   life.listen(line.element, "wheel", onWheel, { passive: false });
 }
 
-/** @typedef {Record<string, (pixels: number) => void>} Keys the action of each key */
+/** @typedef {Record<string, (pixels: number) => void>} Keys The action of each key. */
 
 /**
  * Let keys on the line pan and zoom, and keys on the handle move x.
@@ -276,6 +284,7 @@ export function controlsRow(model, formats, acts) {
   };
 }
 
+// The format of x.
 const FP64 = derived({
   name: "FP64",
   exponent_bits: 11,
@@ -325,7 +334,11 @@ export function modes(onChoose) {
   );
   return {
     element,
-    /** @param {RoundedView} answer */
+    /**
+     * Show the results of all modes.
+     *
+     * @param {RoundedView} view
+     */
     set({ rounding, rows: answers }) {
       for (const [i, { input, value, error }] of rows.entries()) {
         const answer = answers[i];
@@ -339,8 +352,10 @@ export function modes(onChoose) {
 }
 
 /**
+ * Return the row of a rounding mode.
+ *
  * @param {Rounding} mode
- * @param {string} group
+ * @param {string} group the name of the radio buttons
  * @param {(mode: Rounding) => void} onChoose
  */
 function modeChoice(mode, group, onChoose) {

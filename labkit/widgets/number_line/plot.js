@@ -19,11 +19,12 @@ import { EDGE, mirrored, stretches } from "./scale.js";
  * @property {Palette} tint
  * @property {Lens} lens
  * @property {LineFormat} format
- * @property {boolean} log
+ * @property {boolean} log Whether the scale is logarithmic.
  */
 
 /**
- * A zone of the line; its names are ordered, longest first.
+ * A part of the line whose numbers have the same fate. The longest of its names comes first.
+ *
  * @typedef {{ fate: Fate, from: number, to: number, names: string[] }} Zone
  */
 
@@ -98,6 +99,8 @@ export function drawZones({ pen, tint, lens, format }) {
 }
 
 /**
+ * Return the x in the picture that is nearest to an x.
+ *
  * @param {Lens} lens
  * @param {number} x
  */
@@ -242,7 +245,11 @@ export function drawAxis(scene) {
   }
 }
 
-/** @param {Scene} scene */
+/**
+ * Draw ticks at powers of two.
+ *
+ * @param {Scene} scene
+ */
 function drawPowers({ pen, lens }) {
   const step = OCTAVES.find((octaves) => octaves / lens.perPixel > LEAST_LABEL_DISTANCE) ?? 256;
   for (let e = Math.ceil(lens.from / step) * step; e <= lens.to; e += step) {
@@ -252,7 +259,11 @@ function drawPowers({ pen, lens }) {
   }
 }
 
-/** @param {Scene} scene */
+/**
+ * Draw ticks at round decimal numbers.
+ *
+ * @param {Scene} scene
+ */
 function drawNumbers({ pen, lens }) {
   const low = lens.value(lens.from);
   const high = lens.value(lens.to);
@@ -276,7 +287,7 @@ function drawNumbers({ pen, lens }) {
  * @param {number} size the largest magnitude on the axis
  */
 function stepText(value, step, size) {
-  // The small summand makes up for a log10 just below a whole number. toFixed allows 100 digits.
+  // 1e-9 corrects a log10 that is just below a whole number. toFixed allows 100 digits.
   const digits = Math.min(100, Math.max(0, -Math.floor(Math.log10(step) + 1e-9)));
   if (size >= 1e-4 && size < 1e7) return value.toFixed(digits);
   if (value === 0) return "0";
@@ -305,6 +316,8 @@ export function drawOutcome(scene, answer, colour) {
 }
 
 /**
+ * Shade the interval that is rounded to the same value, and mark its ends.
+ *
  * @param {Scene} scene
  * @param {NonNullable<RoundedView["interval"]>} interval
  * @param {string} colour
@@ -418,6 +431,8 @@ function drawBeside({ pen, lens }, label, target, lower) {
 }
 
 /**
+ * Return approximately the width of a label with raised exponents.
+ *
  * @param {Pen} pen
  * @param {string} label
  */
@@ -426,7 +441,7 @@ function labelWidth(pen, label) {
 }
 
 /**
- * Draw a horizontal arrow, unless it were too short.
+ * Draw a horizontal arrow, unless it would be shorter than its head.
  *
  * @param {Scene} scene
  * @param {number} from

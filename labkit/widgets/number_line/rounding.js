@@ -23,17 +23,17 @@ import { asText } from "./scale.js";
 /** @import { Format, FormatRow, Fraction, Rounding } from "../exact/numbers.js" */
 
 /**
- * Where numbers begin to round to zero, and to what lies beyond the largest one.
+ * The ends of the range in which rounding to nearest neither underflows nor overflows.
  *
  * @typedef {object} RoundingEnds
- * @property {number} zero_to
- * @property {number | null} ends_from
- * @property {string} beyond What becomes of those beyond the largest.
+ * @property {number} zero_to Numbers up to this one are rounded to zero.
+ * @property {number | null} ends_from Numbers from this one on overflow; null if none does.
+ * @property {string} beyond The result of an overflow, as text: "to infinity", for example.
  */
 
-/** @typedef {Format & RoundingEnds} LineFormat */
+/** @typedef {Format & RoundingEnds} LineFormat A format, and the ends of its range. */
 
-/** @typedef {{ value: number, odds: Fraction }} Outcome */
+/** @typedef {{ value: number, odds: Fraction }} Outcome A possible result, and its probability. */
 
 /**
  * The real numbers that round to the same value; an infinite end is null.
@@ -42,10 +42,14 @@ import { asText } from "./scale.js";
  * @property {number | null} low
  * @property {number | null} high
  * @property {boolean} low_in Whether the end itself rounds to the value.
- * @property {boolean} high_in
+ * @property {boolean} high_in The same for the other end.
  */
 
-/** @typedef {{ mode: Rounding, name: string, value: string, error: string }} ModeRow */
+/**
+ * A row of the table of rounding modes.
+ *
+ * @typedef {{ mode: Rounding, name: string, value: string, error: string }} ModeRow
+ */
 
 /**
  * Everything that is shown for a number.
@@ -53,8 +57,8 @@ import { asText } from "./scale.js";
  * @typedef {object} RoundedView
  * @property {number} x
  * @property {Rounding} rounding
- * @property {{ at: number | null, text: string, odds: string }[]} values What it becomes; at null:
- *   beyond the line.
+ * @property {{ at: number | null, text: string, odds: string }[]} values The values that x is
+ *   rounded to; `at` is null for infinity and NaN, which are not on the line.
  * @property {Interval | null} interval
  * @property {ModeRow[]} rows
  * @property {string} sentence
@@ -72,12 +76,15 @@ export const MODE_NAMES = {
 const ONE = fraction(1n);
 
 /**
+ * Return the format of a row, with the ends of its range.
+ *
  * @param {FormatRow} row
  * @returns {LineFormat}
  */
 export function lineFormat(row) {
   const format = derived(row);
-  const beyond = { IEEE: "to infinity", FN: "to NaN", NONE: "to max" }[row.specials];
+  const results = { IEEE: "to infinity", FN: "to NaN", NONE: "to max" };
+  const beyond = results[row.specials];
   const end = row.specials === "NONE" ? null : format.max + ulpOf(format.max, format) / 2;
   return { ...format, zero_to: row.has_zero ? format.least / 2 : 0, ends_from: end, beyond };
 }
@@ -130,7 +137,11 @@ function intervalOf(x, format, mode) {
   return { low: finite(low), high: finite(high), low_in: comesHere(low), high_in: comesHere(high) };
 }
 
-/** @param {number} value */
+/**
+ * Return a finite number; null for infinity and NaN.
+ *
+ * @param {number} value
+ */
 function finite(value) {
   return Number.isFinite(value) ? value : null;
 }
@@ -141,7 +152,7 @@ function finite(value) {
  *
  * @param {number} value
  * @param {Format} format
- * @param {(point: number) => boolean} comesHere
+ * @param {(point: number) => boolean} comesHere whether a point rounds to the value
  * @param {number} direction +1 or -1
  */
 function endOf(value, format, comesHere, direction) {
@@ -190,6 +201,8 @@ function modeRow(x, format, mode) {
 }
 
 /**
+ * Return the error of a rounded value as text, "exact" without one; "" for infinity and NaN.
+ *
  * @param {number} value
  * @param {number} x
  */
@@ -216,6 +229,8 @@ function becomesText(mode, outcomes) {
 }
 
 /**
+ * Return the sentence about a number: its neighbours in the format, and its rounded value.
+ *
  * @param {number} x
  * @param {Format} format
  * @param {Rounding} mode

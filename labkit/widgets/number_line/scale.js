@@ -1,39 +1,44 @@
-// The positions of a format's numbers, and the numbers that are in the window.
+// The positions of a format's numbers, the window of the line, and texts about both.
 
 import { decimal } from "../base/number_words.js";
 
 /** @import { Format } from "../exact/numbers.js" */
 
 /**
- * Numbers of equal spacing.
+ * A part of the line in which numbers have equal spacing.
  *
  * @typedef {object} Stretch
  * @property {number} from
- * @property {number} to
+ * @property {number} to The first number of the next stretch.
  * @property {number} spacing
- * @property {boolean} subnormal
+ * @property {boolean} subnormal Whether the numbers are subnormal.
  */
 
-/** @typedef {[low: number, high: number]} Ends */
+/** @typedef {[low: number, high: number]} Ends The ends of a window. */
 
 /**
- * What is seen of the line; u is the value itself, or its base-2 logarithm.
+ * The projection of the line onto the picture. u is the coordinate along the line: the value
+ * itself, or its base-2 logarithm on a logarithmic scale.
  *
  * @typedef {object} Lens
  * @property {number} from The left end, in u.
  * @property {number} to The right end, in u.
  * @property {number} width The width, in pixels.
  * @property {number} perPixel The length of a pixel, in u.
- * @property {(u: number) => number} value
- * @property {(value: number) => number} u
- * @property {(value: number) => number} x The position of a value, in pixels.
- * @property {(x: number) => number} at The value at a place.
+ * @property {(u: number) => number} value Return the value at a u.
+ * @property {(value: number) => number} u Return the u of a value.
+ * @property {(value: number) => number} x Return the position of a value, in pixels.
+ * @property {(x: number) => number} at Return the value at a position.
  */
 
-export const EDGE = 10; // CSS pixels left and right of the line
+// The space on the left and on the right of the line, in pixels.
+export const EDGE = 10;
+// A position far on the left of the picture, for numbers that a logarithmic scale does not have.
+const OUTSIDE = -1e6;
 
 /**
- * From zero up: the subnormals (on a logarithmic scale by powers of two), then binade after binade.
+ * Return the stretches of the positive numbers in ascending order: the subnormal numbers (on a
+ * logarithmic scale a stretch for each power of two), then a stretch for each binade.
  *
  * @param {Format} format
  * @param {boolean} log
@@ -43,24 +48,24 @@ export function stretches(format, log) {
   const { emin, emax, p, max } = format;
   const least = 2 ** (emin - p);
   /** @type {Stretch[]} */
-  const found = [];
+  const all = [];
   if (format.has_zero && log) {
     for (let e = emin - p; e < emin; e++) {
-      found.push({ from: 2 ** e, to: 2 ** (e + 1), spacing: least, subnormal: true });
+      all.push({ from: 2 ** e, to: 2 ** (e + 1), spacing: least, subnormal: true });
     }
   } else if (format.has_zero) {
-    found.push({ from: 0, to: 2 ** emin, spacing: least, subnormal: true });
+    all.push({ from: 0, to: 2 ** emin, spacing: least, subnormal: true });
   }
   for (let e = emin; e <= emax; e++) {
     const spacing = 2 ** (e - p);
     const to = Math.min(2 * 2 ** e, max + spacing);
-    found.push({ from: 2 ** e, to, spacing, subnormal: false });
+    all.push({ from: 2 ** e, to, spacing, subnormal: false });
   }
-  return found;
+  return all;
 }
 
 /**
- * The same below zero.
+ * Return the same parts of the line below zero, in ascending order.
  *
  * @template {{ from: number, to: number }} Part
  * @param {readonly Part[]} parts
@@ -71,6 +76,8 @@ export function mirrored(parts) {
 }
 
 /**
+ * Return the spacing of a format's numbers around a value.
+ *
  * @param {number} value not 0
  * @param {Format} format
  */
@@ -80,7 +87,7 @@ export function spacingAt(value, format) {
 }
 
 /**
- * The window that shows all numbers of a format.
+ * Return the window that shows all numbers of a format.
  *
  * @param {Format} format
  * @param {boolean} log
@@ -93,14 +100,20 @@ export function wholeOf(format, log) {
 
 // --- the window ----------------------------------------------------------------------------------
 
-/** @param {number} value */
+/**
+ * Return a value: the projection of a linear scale.
+ *
+ * @param {number} value
+ */
 function itself(value) {
   return value;
 }
 
 /**
- * @param {number} low
- * @param {number} high
+ * Return the lens of a window.
+ *
+ * @param {number} low the left end of the window, a value
+ * @param {number} high the right end
  * @param {boolean} log
  * @param {number} width in pixels
  * @returns {Lens}
@@ -118,13 +131,14 @@ export function lens(low, high, log, width) {
     u,
     width,
     perPixel: (to - from) / across,
-    x: (v) => (log && v <= 0 ? -1e6 : EDGE + ((u(v) - from) / (to - from)) * across),
+    x: (v) => (log && v <= 0 ? OUTSIDE : EDGE + ((u(v) - from) / (to - from)) * across),
     at: (x) => value(from + ((x - EDGE) / across) * (to - from)),
   };
 }
 
 /**
- * A window that stays inside the line, and is not too narrow for it.
+ * Return the window nearest to a wanted one that is inside the line and shows at least half the
+ * spacing of two numbers.
  *
  * @param {Ends} ends in u
  * @param {Format} format
@@ -144,10 +158,11 @@ export function inside([from, to], format, log) {
 }
 
 /**
- * As few digits as a pixel can tell: what a hand sets is a short number.
+ * Return a value rounded to as many decimal digits as a pixel of the line has, so that a number
+ * that is set by a drag is short.
  *
  * @param {number} value
- * @param {Lens} seen
+ * @param {Lens} current
  * @param {boolean} log
  */
 export function tidy(value, { perPixel }, log) {
@@ -156,14 +171,16 @@ export function tidy(value, { perPixel }, log) {
     return Number(value.toPrecision(Math.min(17, Math.max(2, wanted))));
   }
   const digits = -Math.floor(Math.log10(perPixel));
-  if (digits >= 0) return Number(value.toFixed(Math.min(100, digits))) || 0;
-  return Math.round(value / 10 ** -digits) * 10 ** -digits || 0;
+  // Adding 0 makes 0 of -0. toFixed allows 100 digits.
+  if (digits >= 0) return Number(value.toFixed(Math.min(100, digits))) + 0;
+  const unit = 10 ** -digits;
+  return Math.round(value / unit) * unit + 0;
 }
 
 // --- words ---------------------------------------------------------------------------------------
 
 /**
- * The stretch around a value, in words; null where there is none.
+ * Return a text about the stretch around a value; null if the format has no numbers there.
  *
  * @param {number} value
  * @param {Format} format
@@ -181,8 +198,10 @@ export function nearby(value, format, log) {
 }
 
 /**
- * @param {number} size
- * @param {string} sign
+ * Return the end of a stretch as text.
+ *
+ * @param {number} size its magnitude
+ * @param {string} sign "" or a minus sign
  */
 function endText(size, sign) {
   if (size === 0) return "0";
@@ -192,7 +211,7 @@ function endText(size, sign) {
 }
 
 /**
- * The fewest digits that mean x.
+ * Return the shortest text that is parsed as x.
  *
  * @param {number} x
  */
@@ -203,7 +222,7 @@ export function asText(x) {
 }
 
 /**
- * A number without an exponent, as attributes of accessibility ask for it.
+ * Return a number without an exponent, as ARIA attributes require it.
  *
  * @param {number} x
  */

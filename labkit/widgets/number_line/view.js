@@ -33,12 +33,14 @@ import { asText, inside, lens, nearby, plainDecimal, spacingAt, tidy, wholeOf } 
 /** @import { Ends, Lens } from "./scale.js" */
 
 /**
+ * The traits of `NumberLine`.
+ *
  * @typedef {object} Traits
  * @property {string} format The name of the format.
- * @property {Rounding} rounding
+ * @property {Rounding} rounding The mode whose interval is shaded.
  * @property {number} x
  * @property {"log" | "linear"} scale
- * @property {Ends} window
+ * @property {Ends} window The values at both ends of the line.
  * @property {string} sentence
  * @property {FormatRow[]} _formats All formats that can be chosen.
  */
@@ -60,17 +62,27 @@ const KEYS = "arrow keys move along, plus and minus zoom, Home shows everything"
 
 // --- the window ----------------------------------------------------------------------------------
 
-/** @param {Pick<State, "model">} state */
+/**
+ * Return whether the scale is logarithmic.
+ *
+ * @param {Pick<State, "model">} state
+ */
 function isLog({ model }) {
   return model.get("scale") === "log";
 }
 
-/** @param {Pick<State, "model" | "formats">} state */
+/**
+ * Return the chosen format.
+ *
+ * @param {Pick<State, "model" | "formats">} state
+ */
 function formatOf({ model, formats }) {
   return formats.called(model.get("format"));
 }
 
 /**
+ * Return the lens of the present window.
+ *
  * @param {State} state
  * @returns {Lens}
  */
@@ -79,7 +91,11 @@ function lensOf(state) {
   return lens(low, high, isLog(state), state.line.width);
 }
 
-/** @param {Pick<State, "model" | "formats">} state */
+/**
+ * Return the results of rounding x.
+ *
+ * @param {Pick<State, "model" | "formats">} state
+ */
 function answerOf(state) {
   const { model } = state;
   return roundedView(model.get("x"), formatOf(state), model.get("rounding"));
@@ -130,7 +146,7 @@ function rescaled(state, scale) {
 // --- pointer and keyboard ------------------------------------------------------------------------
 
 /**
- * Return what pointers, keys and buttons can do.
+ * Return the actions of pointers, keys and buttons.
  *
  * @param {State} state
  * @param {() => void} show
@@ -221,6 +237,8 @@ function lineFigure(life, draw) {
 }
 
 /**
+ * Draw the line, and move the handle of x.
+ *
  * @param {State} state
  * @param {Pen} pen
  */
@@ -297,6 +315,8 @@ function describe({ model, answer, handle, line }) {
 // --- the widget ----------------------------------------------------------------------------------
 
 /**
+ * Fill the root of the number line.
+ *
  * @param {HTMLElement} root
  * @param {Model<Traits>} model
  * @param {Life} life

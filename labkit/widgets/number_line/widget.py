@@ -1,7 +1,7 @@
-"""The number line: where a format's numbers lie, and which of them a real number rounds to.
+"""The number line: the numbers of a format, and the one to which a real number is rounded.
 
-Page and Python share the traits format, x, rounding and window; the page computes what it shows of
-them (rounding.js).
+Page and Python share the traits format, x, rounding, scale and window. The page computes the
+rounded values and the sentence from them (rounding.js).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.exact.rows import format_row
 
-# FP64 carries x: nothing would be rounded
+# The formats that the page offers. x is an FP64 number, which FP64 would not round.
 LINES = {row.name: row for row in FORMATS.values() if row is not FP64}
 
 
 def as_text(x: float) -> str:
-    """Write x with the fewest digits that mean it.
+    """Return the shortest text that is parsed as x.
 
     >>> as_text(0.1), as_text(2049.0), as_text(1e-7)
     ('0.1', '2049', '1e-7')
@@ -34,12 +34,14 @@ def whole(format: Format, scale: str) -> tuple[float, float]:
     """Return a window that shows all values of a format."""
     if scale == "log":
         return format.smallest_subnormal / 8, format.max * 4
-    return (-1.15 * format.max if format.signed else -0.1 * format.max), 1.15 * format.max
+    low = -1.15 if format.signed else -0.1
+    return low * format.max, 1.15 * format.max
 
 
 def check(format: Format) -> None:
     """Raise TraitError for a format so wide that x, an FP64 number, loses nothing in it."""
-    # of FP64's 52 bits, four at least lie between two values of the format
+    # FP64 has at least 4 significand bits more than a format on the line, so that some of its
+    # numbers lie between two neighbours of the format.
     if format.significand_bits > 48 or format.exponent_bits > 10:
         raise traitlets.TraitError(
             f"x is an FP64 number itself, so {format.name} has (almost) nothing to round. "
@@ -48,21 +50,21 @@ def check(format: Format) -> None:
 
 
 class NumberLine(LabWidget, folder="number_line"):
-    """The numbers of a format as marks on a line, and a number to be dragged along it.
+    """The numbers of a format as marks on a line, and a number x that can be dragged along it.
 
     Args:
-        format: whose numbers are marked; FP16 unless said otherwise.
-        x: the number to begin with.
+        format: The format whose numbers are marked.
+        x: The first position of x.
         scale: "log" (positive numbers, by powers of two) or "linear".
-        window: the ends of what is seen; all of the format's numbers unless said otherwise.
-        rounding: the way of rounding whose interval is shaded.
+        window: The values at both ends of the line; None for all numbers of the format.
+        rounding: The rounding mode whose interval is shaded.
 
-    All of these are traits to read and set. `sentence` is formed by the page once it shows the
-    widget.
+    All of these are traits, which can be read and set. `sentence` can be read; the page sets it
+    when it shows the widget.
 
     Raises:
-        TraitError: FP64; x or an end of the window is not finite; the window is empty, or not
-            positive on a log scale.
+        TraitError: The format is FP64 or nearly as wide, or has the name of another one; x or an
+            end of the window is not finite; or the window is empty, or not positive on a log scale.
 
     >>> line = NumberLine(FP16, x=2049.0)
     >>> line.rounding = Rounding.NEAREST_AWAY
@@ -96,24 +98,31 @@ class NumberLine(LabWidget, folder="number_line"):
         rounding: Rounding = Rounding.NEAREST_EVEN,
     ) -> None:
         check(format)
+        # Name -> format, for all formats that the page has.
         self._known = {**LINES, format.name: format}
         super().__init__(
             format=format,
             x=float(x),
             scale=scale,
-            window=window or whole(format, scale),
+            window=whole(format, scale) if window is None else window,
             rounding=rounding,
             _formats=[format_row(row) for row in self._known.values()],
         )
 
     def whole(self) -> None:
+        """Set the window so that it shows all numbers of the format."""
         self.window = whole(self.format, self.scale)
 
     @traitlets.validate("format")
     def _valid_format(self, proposal: dict[str, Any]) -> Format:
-        """Offer the format in the list, too."""
+        """Add a new format to the list on the page, which knows formats by their names."""
         format = cast(Format, proposal["value"])
         check(format)
+        if self._known.get(format.name, format) != format:
+            raise traitlets.TraitError(
+                f"format: {format.name} is the name of another format on this line; "
+                "expected a name of its own"
+            )
         if format.name not in self._known:
             self._known[format.name] = format
             self._formats = [*self._formats, format_row(format)]
@@ -129,7 +138,9 @@ class NumberLine(LabWidget, folder="number_line"):
     @traitlets.validate("window")
     def _valid_window(self, proposal: dict[str, Any]) -> tuple[float, float]:
         low, high = proposal["value"]
-        if not (np.isfinite(high - low) and low < high and (self.scale == "linear" or low > 0)):
+        is_range = bool(np.isfinite(high - low)) and low < high
+        is_on_scale = self.scale == "linear" or low > 0
+        if not is_range or not is_on_scale:
             least = " above 0 (the scale is log)" if self.scale == "log" else ""
             raise traitlets.TraitError(
                 f"window: expected a number{least} and a larger one, got {low}, {high}"
@@ -138,6 +149,7 @@ class NumberLine(LabWidget, folder="number_line"):
 
     @traitlets.observe("scale")
     def _rescale(self, _change: object) -> None:
+        """Show all numbers if the window has no place on a logarithmic scale."""
         if self.scale == "log" and self.window[0] <= 0:
             self.window = whole(self.format, "log")
 

@@ -6,40 +6,48 @@ import { SCENES } from "./scenes.js";
 import { MOST_STEPS } from "./session.js";
 
 /**
- * What is chosen. Changes are of the preset, those of the method of the problem's optimizer.
+ * What the learner has chosen.
  *
  * @typedef {object} Setting
- * @property {string} scene
- * @property {string} preset
- * @property {Record<string, unknown>} changes
- * @property {Record<string, unknown>} method
- * @property {number} seed
+ * @property {string} scene A key of SCENES.
+ * @property {string} preset A key of RECIPE_PRESETS.
+ * @property {Record<string, unknown>} changes Fields of the recipe that differ from the preset.
+ * @property {Record<string, unknown>} method Fields of the optimizer that differ from the
+ *   problem's.
+ * @property {number} seed The seed of the first weights and the batches, 0 to LARGEST_SEED.
  */
 
-const LARGEST_SEED = 9999;
+export const LARGEST_SEED = 9999;
 
-/** @type {Record<string, (value: unknown) => string>} Why a value is none; "" where it is one. */
+/**
+ * For each field of an optimizer, a function from a value to what was expected; to "" if the value
+ * is valid.
+ *
+ * @type {Record<string, (value: unknown) => string>}
+ */
 const METHOD_FAULTS = {
   kind: (value) => (value === "SGD" || value === "Adam" ? "" : "SGD or Adam"),
   rate: (value) => positiveFault(value, 100),
   momentum: (value) => {
-    const sound = typeof value === "number" && value >= 0 && value < 1;
-    return sound ? "" : "a number from 0 to below 1";
+    const isValid = typeof value === "number" && value >= 0 && value < 1;
+    return isValid ? "" : "a number from 0 to below 1";
   },
   epsilon: (value) => positiveFault(value, 1),
 };
 
 /**
+ * Return what was expected of a positive number; "" if the value is one.
+ *
  * @param {unknown} value
  * @param {number} most
  */
 function positiveFault(value, most) {
-  const sound = typeof value === "number" && value > 0 && value <= most;
-  return sound ? "" : `a number above 0, at most ${most}`;
+  const isValid = typeof value === "number" && value > 0 && value <= most;
+  return isValid ? "" : `a number above 0, at most ${most}`;
 }
 
 /**
- * The setting that a scene begins with.
+ * Return the setting that a scene begins with.
  *
  * @param {string} scene a key of SCENES
  * @param {number} [seed]
@@ -51,10 +59,10 @@ export function settingOf(scene, seed = 0) {
 }
 
 /**
- * A setting as an address has it, behind its #.
+ * Return a setting as the part of an address after its #.
  *
  * @param {Setting} setting
- * @param {number} [step] to which the setting is trained
+ * @param {number} [step] the step up to which the page of the address trains
  */
 export function addressOf({ scene, preset, changes, method, seed }, step = 0) {
   const parts = new URLSearchParams({ scene, recipe: preset, seed: String(seed) });
@@ -67,30 +75,31 @@ export function addressOf({ scene, preset, changes, method, seed }, step = 0) {
 }
 
 /**
- * A text as the value that it writes.
+ * Return the boolean or the number that a text in an address stands for, or the text itself.
  *
  * @param {string} text
  */
-function writtenValue(text) {
+function parseValue(text) {
   if (text === "true") return true;
   if (text === "false") return false;
+  // Only the forms that `addressOf` writes: Number would read "", " 1" and "0x1" too.
   return /^-?\d+(\.\d+)?(e-?\d+)?$/.test(text) ? Number(text) : text;
 }
 
 /**
- * What an address asks for.
+ * The content of an address.
  *
- * @typedef {object} Asked
+ * @typedef {object} AddressContent
  * @property {Setting} setting
- * @property {number} step The step to which it is trained.
- * @property {string[]} ignored What of the address is nonsense.
+ * @property {number} step The step up to which the page trains.
+ * @property {string[]} ignored A message for each part that is not valid.
  */
 
 /**
- * The setting in an address; parts that are missing are those of the scene.
+ * Return the setting in an address. Parts that are missing or not valid are those of the scene.
  *
- * @param {string} address behind its #
- * @returns {Asked}
+ * @param {string} address the part after its #
+ * @returns {AddressContent}
  */
 export function readAddress(address) {
   const parts = new URLSearchParams(address);
@@ -110,38 +119,42 @@ export function readAddress(address) {
   setting.preset = preset;
   let step = 0;
   for (const [name, text] of parts) {
-    const value = writtenValue(text);
-    const fault =
-      name === "step" ? wholeFault(name, value, MOST_STEPS) : readPart(setting, name, value);
+    const value = parseValue(text);
+    let fault = "";
+    if (name === "step") {
+      fault = wholeFault(name, value, MOST_STEPS);
+      if (!fault) step = Number(value);
+    } else {
+      fault = readPart(setting, name, value);
+    }
     if (fault) ignored.push(fault);
-    else if (name === "step") step = Number(value);
   }
   return { setting, step, ignored };
 }
 
 /**
- * Why a value is no whole number from 0 on; "" where it is one.
+ * Return a message about a value that is not a whole number from 0 to `most`; "" if it is one.
  *
  * @param {string} name
  * @param {unknown} value
  * @param {number} most
  */
 function wholeFault(name, value, most) {
-  const whole = typeof value === "number" && Number.isInteger(value) && value >= 0;
-  if (whole && value <= most) return "";
+  const isWhole = typeof value === "number" && Number.isInteger(value);
+  if (isWhole && value >= 0 && value <= most) return "";
   return `${name}: expected a whole number from 0 to ${most}, got ${JSON.stringify(value)}`;
 }
 
 /**
- * Take one part of an address.
+ * Put one part of an address into a setting, if it is valid.
  *
  * @param {Setting} setting changed in place
  * @param {string} name
  * @param {unknown} value
- * @returns {string} why it is none; "" where it is taken
+ * @returns {string} a message if the part is not valid, else ""
  */
 function readPart(setting, name, value) {
-  const written = JSON.stringify(value);
+  const text = JSON.stringify(value);
   if (name === "seed") {
     const fault = wholeFault(name, value, LARGEST_SEED);
     if (!fault) setting.seed = Number(value);
@@ -151,7 +164,7 @@ function readPart(setting, name, value) {
   if (field !== name) {
     if (!Object.hasOwn(METHOD_FAULTS, field)) return `${name}: there is no such setting`;
     const expected = METHOD_FAULTS[field](value);
-    if (expected) return `${name}: expected ${expected}, got ${written}`;
+    if (expected) return `${name}: expected ${expected}, got ${text}`;
     setting.method[field] = value;
     return "";
   }

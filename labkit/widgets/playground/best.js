@@ -1,5 +1,5 @@
-// The playground's exercise: settings that train the targets with few bytes for each weight. The
-// best ones stay in this browser, as addresses.
+// The playground's exercise: find settings that train the targets with few bytes for each weight.
+// The best ones are stored in this browser, as addresses.
 
 import { button } from "../base/controls.js";
 import { h } from "../base/elements.js";
@@ -13,16 +13,24 @@ import { RECIPE_PRESETS } from "./recipe.js";
 /** @import { Setting } from "./address.js" */
 /** @import { Method, Recipe } from "./recipe.js" */
 
-/** @typedef {{ setting: Setting, bytes: number, loss: number }} Entry */
+/**
+ * A setting that reached the goal.
+ *
+ * @typedef {object} Entry
+ * @property {Setting} setting
+ * @property {number} bytes The bytes that the training keeps for each weight.
+ * @property {number} loss The loss that it reached.
+ */
 
 export const EXERCISE_SCENE = "targets";
 export const EXERCISE_STEPS = 200;
-const GOAL = 0.5; // of the first loss
+// The loss to reach, as a share of the first one.
+const GOAL = 0.5;
 const MOST_ENTRIES = 5;
 const BEST_KEY = "fp16-lab/playground-best";
 
 /**
- * Whether a training has reached the exercise's goal.
+ * Return whether a training has reached the exercise's goal.
  *
  * @param {readonly number[]} losses
  */
@@ -31,6 +39,8 @@ export function reachesGoal(losses) {
 }
 
 /**
+ * Return the entry of a setting and its loss.
+ *
  * @param {Setting} setting of the exercise's scene
  * @param {number} loss
  * @returns {Entry}
@@ -45,7 +55,8 @@ export function entryOf(setting, loss) {
 }
 
 /**
- * A list with one more entry: the fewest bytes first, the same settings once.
+ * Return a list with one more entry, by bytes and then by loss. It replaces one with the same
+ * setting apart from the seed.
  *
  * @param {readonly Entry[]} entries
  * @param {Entry} added
@@ -59,16 +70,16 @@ export function withEntry(entries, added) {
 }
 
 /**
- * Entries that were stored as JSON; what is none is left out.
+ * Return the entries in a stored text. Rows that are not valid are left out.
  *
- * @param {string | null} stored
+ * @param {string | null} json as `writtenEntries` returns it
  * @returns {Entry[]}
  */
-export function readEntries(stored) {
+export function readEntries(json) {
   /** @type {unknown} */
   let rows = [];
   try {
-    rows = JSON.parse(stored ?? "[]");
+    rows = JSON.parse(json ?? "[]");
   } catch {
     return [];
   }
@@ -82,7 +93,11 @@ export function readEntries(stored) {
   });
 }
 
-/** @param {readonly Entry[]} entries */
+/**
+ * Return entries as JSON.
+ *
+ * @param {readonly Entry[]} entries
+ */
 function writtenEntries(entries) {
   return JSON.stringify(
     entries.map(({ setting, loss }) => ({ address: addressOf(setting), loss })),
@@ -90,7 +105,7 @@ function writtenEntries(entries) {
 }
 
 /**
- * What a setting changes, in words.
+ * Return a setting as text: its preset, and the changes.
  *
  * @param {Setting} setting
  */
@@ -101,7 +116,11 @@ function wordsOf({ preset, changes, method }) {
   return [preset, ...changed].join(", ");
 }
 
-/** @returns {Storage | null} null where the browser stores nothing */
+/**
+ * Return the browser's storage; null if the browser does not allow it.
+ *
+ * @returns {Storage | null}
+ */
 function browserStore() {
   try {
     return localStorage;
@@ -111,7 +130,7 @@ function browserStore() {
 }
 
 /**
- * The exercise, and the best settings that were found in this browser.
+ * Return the text of the exercise, with the best settings that are stored in this browser.
  *
  * @param {(setting: Setting) => void} take shows a setting
  */
@@ -150,6 +169,8 @@ export function bestList(take) {
   return {
     element,
     /**
+     * Add a setting that reached the goal, and store the list.
+     *
      * @param {Setting} setting
      * @param {number} loss
      */
@@ -158,7 +179,7 @@ export function bestList(take) {
       try {
         store?.setItem(BEST_KEY, writtenEntries(entries));
       } catch {
-        // full: the list stays on the page
+        // The storage is full: the list is kept as long as the page is open.
       }
       show();
     },

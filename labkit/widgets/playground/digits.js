@@ -4,35 +4,37 @@ import { DIGITS, TRAINED_DIGITS } from "./digits_data.js";
 
 /** @import { Problem } from "./problems.js" */
 
-export const DIGIT_SIDE = 8; // pixels
+// The pixels along one side of a digit.
+export const DIGIT_SIDE = 8;
 const DIGIT_CLASSES = 10;
 const DIGIT_BATCH = 64;
-const LEVELS = 16; // of brightness above 0
+// The largest brightness of a pixel.
+const LEVELS = 16;
 
 /**
- * Digits as samples.
+ * Return digits as samples: pixels from 0 to 1, and classes.
  *
- * @param {readonly string[]} written
+ * @param {readonly string[]} texts as in digits_data.js
  */
-function samplesOf(written) {
-  const digits = written.flatMap((text) => {
+function samplesOf(texts) {
+  const digits = texts.flatMap((text) => {
     return Array.from(text.slice(1), (level) => Number.parseInt(level, LEVELS + 1) / LEVELS);
   });
-  const classes = written.map((text) => Number(text[0]));
+  const classes = texts.map((text) => Number(text[0]));
   return { inputs: Float32Array.from(digits), targets: Float32Array.from(classes) };
 }
 
 /** @type {ReturnType<typeof samplesOf> | null} */
 let testSamples = null;
 
-/** Digits that no network is trained on. */
+/** Return the digits that no network is trained on. They are computed once. */
 export function testDigits() {
   testSamples ??= samplesOf(DIGITS.slice(TRAINED_DIGITS));
   return testSamples;
 }
 
 /**
- * Handwritten digits, one picture after another.
+ * Return the problem: to tell which digit a picture shows.
  *
  * @returns {Problem}
  */

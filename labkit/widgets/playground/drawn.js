@@ -37,16 +37,20 @@ import { LOWEST } from "./trainer.js";
 /** @import { Session } from "./session.js" */
 /** @import { Spread } from "./trainer.js" */
 
-const AXIS_ROOM = 44; // below the last layer: the handle of the scale, and the axis
-const NAME_ROOM = 22; // above each layer's bars
-const CROSS = 3; // half the size of the cross of a skipped step
-const LEAST_STEPS = 100; // that the axis of steps has
-// The exponent at which the handle stands where the scale is 1: FP16's smallest number. A step of
-// the handle is as wide as a power of two, so that it goes where that number goes.
+// Lengths in pixels: the room below the last layer for the handle of the scale and the axis, the
+// room above each layer for its name, and half the size of the cross of a skipped step.
+const AXIS_ROOM = 44;
+const NAME_ROOM = 22;
+const CROSS = 3;
+// The least number of steps on the axis of steps.
+const LEAST_STEPS = 100;
+// The exponent at which the handle is at scale 1: that of FP16's smallest number. A step of the
+// handle is as wide as a power of two, so the handle moves as this number does when it is scaled.
 const HANDLE_AT_ONE = -24;
 
 /**
- * Where a format's zones begin (labkit.widgets.underflow.widget, `windows`).
+ * Return the exponents at which a format's zones begin, as `windows` in
+ * labkit/widgets/underflow/widget.py does.
  *
  * @param {string} name
  * @returns {Windows}
@@ -60,6 +64,8 @@ function zonesOf(name) {
 }
 
 /**
+ * Return the gradients of a layer as a row of the underflow histogram.
+ *
  * @param {Spread} spread
  * @returns {PreparedRow}
  */
@@ -113,9 +119,11 @@ export function drawSpreads({ pen, tint }, width, height, session) {
 }
 
 /**
- * Where the handle of the scale is, in a picture of the layers: its way, and the axis.
+ * Return the track of the scale's handle in the picture of the layers.
  *
- * @param {number} width
+ * @param {number} width of the picture
+ * @returns {{ left: number, length: number, above: number }} in pixels of the picture; `above`: its
+ *   distance from the lower end
  */
 export function handleWay(width) {
   const area = areaBetween(4, width - 4);
@@ -125,6 +133,8 @@ export function handleWay(width) {
 }
 
 /**
+ * Write the names of the zones that have room for them.
+ *
  * @param {Picture} picture
  * @param {number} y
  */
@@ -145,7 +155,7 @@ function writeZones(picture, y) {
 }
 
 /**
- * The outline of the twin's gradients, times the scale: what would be there without rounding.
+ * Draw the outline of the twin's gradients, times the scale: the gradients without rounding.
  *
  * @param {Picture} picture
  * @param {Session} session
@@ -170,6 +180,8 @@ function drawTwin(picture, { last, lastTwin }, layer, { bottom, height }) {
 }
 
 /**
+ * Return the end of a layer's text: the share of zeros in the twin; "" before its first step.
+ *
  * @param {Session} session
  * @param {number} layer
  */
@@ -179,6 +191,8 @@ function twinZeros({ lastTwin }, layer) {
 }
 
 /**
+ * Draw the axis of exponents below the layers.
+ *
  * @param {Ink} ink
  * @param {ReturnType<typeof areaBetween>} area
  * @param {number} bottom
@@ -228,6 +242,8 @@ export function drawCourse({ pen, tint }, width, height, session) {
 }
 
 /**
+ * Draw the panel of the scale, with a cross at each skipped step.
+ *
  * @param {ReturnType<typeof stepPlot>} plot
  * @param {Panel} panel
  * @param {Session} session
@@ -244,7 +260,8 @@ function drawScale(plot, panel, { scales, skipped }) {
   let end = -Infinity;
   for (const step of skipped) {
     const x = plot.x(step);
-    if (x < end + CROSS) continue; // crosses that lie on each other are one
+    // A cross that would lie on the one before it is left out.
+    if (x < end + CROSS) continue;
     inkCross(plot, x, y(scales[step - 1]), CROSS, plot.tint.bad, 1.5);
     end = x;
   }

@@ -9,10 +9,11 @@ import { LEAST_LOG2_SCALE, MOST_LOG2_SCALE } from "./recipe.js";
 /** @import { Figure } from "../base/canvas.js" */
 /** @import { Training } from "./trainer.js" */
 
-const THUMB_WIDTH = 20; // as in base.css
+// The width of a slider's thumb in CSS pixels, as in base.css.
+const THUMB_WIDTH = 20;
 
 /**
- * A handle that stands in a figure, and a line of words below it.
+ * Put the handle of the scale into the figure of the layers; return the line of text below it.
  *
  * @param {Figure} layers
  * @param {(log2Scale: number) => void} onMove
@@ -34,7 +35,7 @@ export function scaleHandle(layers, onMove) {
   const outline = h("span", { class: "lk-quiet", text: "Outline: FP32 twin, times scale" });
   return {
     element: h("div", { class: "lk-row pg-scale" }, label, value, outline),
-    /** Stand where the picture has its axis. */
+    /** Put the handle on the axis of the picture. Call it when the size of the figure changes. */
     place() {
       const { left, length, above } = handleWay(layers.width);
       const { style } = handle.element;
@@ -43,7 +44,7 @@ export function scaleHandle(layers, onMove) {
       style.bottom = `${above * layers.grown - handle.element.offsetHeight / 2}px`;
     },
     /**
-     * Show the scale of the next step, unless a hand holds the handle.
+     * Show the scale of the next step, unless the handle is being dragged.
      *
      * @param {Training} training
      */

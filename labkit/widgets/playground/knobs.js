@@ -1,5 +1,5 @@
 // The playground's knobs: problem, recipe with its parts, and optimizer. A knob shows a part of the
-// setting, and reports a change of it to the playground, which then shows the new setting.
+// setting, and reports its change to the playground, which then shows the new setting.
 
 import { choice, segmented, slider, toggle } from "../base/controls.js";
 import { h } from "../base/elements.js";
@@ -10,6 +10,7 @@ import { RECIPE_PRESETS } from "./recipe.js";
 import { formatNamed, PLAYGROUND_FORMATS } from "./rounding.js";
 import { SCENES } from "./scenes.js";
 
+/** @import { Slider } from "../base/controls.js" */
 /** @import { Setting } from "./address.js" */
 /** @import { Method, Recipe } from "./recipe.js" */
 
@@ -17,13 +18,13 @@ import { SCENES } from "./scenes.js";
  * What the knobs call.
  *
  * @typedef {object} Callbacks
- * @property {(changed: Partial<Setting>) => void} change Changes a part of the setting.
+ * @property {(parts: Partial<Setting>) => void} change Changes parts of the setting.
  * @property {(scene: string) => void} begin Starts another problem.
  */
 
 /** @typedef {{ element: HTMLElement, show: (recipe: Recipe, method: Method) => void }} Knob */
-/** @typedef {(changed: Partial<Recipe>) => void} ChangeRecipe */
-/** @typedef {(changed: Partial<Method>) => void} ChangeMethod */
+/** @typedef {(fields: Partial<Recipe>) => void} ChangeRecipe Changes fields of the recipe. */
+/** @typedef {(fields: Partial<Method>) => void} ChangeMethod Changes fields of the optimizer. */
 
 // The format that the choice "own" starts with.
 const OWN_FORMAT = "e5m10";
@@ -53,13 +54,13 @@ const EPSILON_TITLE = "Adam adds it to what it divides by";
  */
 export function knobs(first, { change, begin }) {
   let setting = first;
-  /** @param {Partial<Recipe>} changed */
-  function changeRecipe(changed) {
-    change({ changes: { ...setting.changes, ...changed } });
+  /** @type {ChangeRecipe} */
+  function changeRecipe(fields) {
+    change({ changes: { ...setting.changes, ...fields } });
   }
-  /** @param {Partial<Method>} changed */
-  function changeMethod(changed) {
-    change({ method: { ...setting.method, ...changed } });
+  /** @type {ChangeMethod} */
+  function changeMethod(fields) {
+    change({ method: { ...setting.method, ...fields } });
   }
   const scene = choice({ label: "problem", onChange: begin });
   const preset = choice({
@@ -102,7 +103,11 @@ export function knobs(first, { change, begin }) {
   return self;
 }
 
-/** @param {string} format */
+/**
+ * Return whether a format is one of the learner's own.
+ *
+ * @param {string} format its name
+ */
 function isOwn(format) {
   return !Object.hasOwn(PLAYGROUND_FORMATS, format);
 }
@@ -145,11 +150,11 @@ function ownFormatKnobs(changeRecipe) {
     if (!recipe) return;
     const name = `e${exponent.value}m${significand.value}`;
     /** @type {Partial<Recipe>} */
-    const changed = {};
+    const fields = {};
     for (const [part] of PARTS) {
-      if (isOwn(recipe[part])) changed[part] = name;
+      if (isOwn(recipe[part])) fields[part] = name;
     }
-    changeRecipe(changed);
+    changeRecipe(fields);
   }
   const exponent = slider({
     label: "exponent bits",
@@ -250,13 +255,28 @@ function scaleKnobs(changeRecipe) {
     show(recipe) {
       scaling.set(recipe.scaling);
       growth.set(Math.round(Math.log2(recipe.growth_interval)));
-      growth.output.textContent = String(recipe.growth_interval);
+      setText(growth, String(recipe.growth_interval));
       growth.element.hidden = recipe.scaling !== "dynamic";
     },
   };
 }
 
-/** @param {number} position Of the slider. */
+/**
+ * Replace the text of a slider whose value lies between its positions, or beyond them.
+ *
+ * @param {Slider} slider
+ * @param {string} text
+ */
+function setText({ input, output }, text) {
+  output.textContent = text;
+  input.setAttribute("aria-valuetext", text);
+}
+
+/**
+ * Return the growth interval at a position of its slider.
+ *
+ * @param {number} position
+ */
 function growthInterval(position) {
   return position === LAST_INTERVAL.position ? LAST_INTERVAL.steps : 2 ** position;
 }
@@ -306,11 +326,11 @@ function optimizerKnobs(changeMethod) {
       // The sliders move by powers of two; the text beside them states the value that is used.
       rate.set(Math.round(Math.log2(method.rate)));
       const rounded = Number(method.rate.toPrecision(3));
-      rate.output.textContent = rounded < 1e-3 ? method.rate.toExponential(1) : String(rounded);
+      setText(rate, rounded < 1e-3 ? method.rate.toExponential(1) : String(rounded));
       momentum.set(method.momentum > 0);
       momentum.element.hidden = method.kind !== "SGD";
       epsilon.set(Math.round(Math.log2(method.epsilon)));
-      epsilon.output.textContent = method.epsilon.toExponential(0);
+      setText(epsilon, method.epsilon.toExponential(0));
       epsilon.element.hidden = method.kind !== "Adam";
       const { model, master, state, total } = bytesPerWeight(recipe, method);
       const summands = `model ${model}, master ${master}, state ${state}`;

@@ -1,4 +1,4 @@
-// The bytes that a recipe keeps of each weight between two steps.
+// The bytes that a training keeps for each weight between two steps.
 
 import { knownFormat } from "./network.js";
 
@@ -6,19 +6,29 @@ import { knownFormat } from "./network.js";
 
 const FP32_BYTES = 4;
 
-/** @param {string} format */
+/**
+ * Return the bytes of a number.
+ *
+ * @param {string} format
+ */
 function bytesOf(format) {
   const { exponentBits, significandBits } = knownFormat(format);
   return (1 + exponentBits + significandBits) / 8;
 }
 
-/** @param {Method} method */
+/**
+ * Return how many numbers an optimizer keeps for each weight.
+ *
+ * @param {Method} method
+ */
 function statesOf({ kind, momentum }) {
   if (kind === "Adam") return 2;
   return momentum === 0 ? 0 : 1;
 }
 
 /**
+ * Return the bytes for each weight: of the model, the master copy, and the optimizer's state.
+ *
  * @param {Recipe} recipe
  * @param {Method} method
  * @returns {{ model: number, master: number, state: number, total: number }}

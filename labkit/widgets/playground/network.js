@@ -1,9 +1,9 @@
 // A network of dense layers: its forward pass, its loss, and its backward pass.
 //
-// Arithmetic: operands are rounded to their format. Products of matrices add as tensors.js says.
-// Everything else is computed in float64 and rounded once to the format of its result, the loss
-// and its parts to FP32. So the page has the same bits on every machine whose exp, log and tanh are
-// right to a float64's last digits.
+// Arithmetic: operands are rounded to their format. Products of matrices are added as in
+// tensors.js. Everything else is computed in float64 and rounded once to the format of its result,
+// the loss and its parts to FP32. So the page has the same bits on every machine whose exp, log and
+// tanh differ by no more than the last bits of a float64.
 
 import { formatNamed, fusedFp32, PLAYGROUND_FORMATS, roundAll, toNearest } from "./rounding.js";
 import { columnSums, matrix, product, transposed } from "./tensors.js";
@@ -12,17 +12,22 @@ import { columnSums, matrix, product, transposed } from "./tensors.js";
 /** @import { RoundingFormat } from "./rounding.js" */
 
 /** @typedef {"tanh" | "relu"} Activation */
+
 /**
- * @typedef {"mean" | "sum" | "classes"} LossKind mean: of the squared errors; sum: their sum;
- *   classes: cross-entropy
+ * The kind of a loss: the mean of the squared errors, their sum, or for classes the mean
+ * cross-entropy.
+ *
+ * @typedef {"mean" | "sum" | "classes"} LossKind
  */
 
 /**
+ * The layers of a network, and its loss.
+ *
  * @typedef {object} Shape
  * @property {number[]} sizes The number of units of each layer, from the inputs to the outputs.
  * @property {Activation} activation The activation of each layer but the last.
  * @property {LossKind} loss
- * @property {number} unit What the last layer's results are multiplied by.
+ * @property {number} unit The factor by which the last layer's results are multiplied.
  */
 
 /**
@@ -30,31 +35,42 @@ import { columnSums, matrix, product, transposed } from "./tensors.js";
  *
  * @typedef {object} Parameter
  * @property {string} name
- * @property {number} layer
- * @property {Float32Array} values What is kept between steps: masters, or the model's weights.
+ * @property {number} layer From 0.
+ * @property {Float32Array} values The values between steps: masters, or the model's weights.
  */
 
-/** @typedef {{ weight: Float32Array, bias: Float32Array }} Operands of a layer */
+/** @typedef {{ weight: Float32Array, bias: Float32Array }} Operands The operands of a layer. */
 
 /**
  * A forward pass.
  *
  * @typedef {object} Pass
  * @property {number} count The number of samples.
- * @property {Operands[]} operands
- * @property {Float32Array[]} states What goes into each layer; the last: what comes out.
+ * @property {Operands[]} operands The operands of each layer.
+ * @property {Float32Array[]} states The inputs of each layer, and at the end the network's outputs.
  */
 
-/** @typedef {{ activations: RoundingFormat, gradients: RoundingFormat, narrow: boolean }} Widths */
+/**
+ * The formats of a network's arithmetic.
+ *
+ * @typedef {object} Widths
+ * @property {RoundingFormat} activations
+ * @property {RoundingFormat} gradients
+ * @property {boolean} narrow Whether sums have the format of their result, and not FP32.
+ */
 
 /**
- * @param {string} name of a format that is known
+ * Return a format by its name; FP32 for a name that is not known.
+ *
+ * @param {string} name
  */
 export function knownFormat(name) {
   return formatNamed(name) ?? PLAYGROUND_FORMATS.FP32;
 }
 
 /**
+ * Return the formats of a recipe.
+ *
  * @param {Recipe} recipe
  * @returns {Widths}
  */
@@ -67,7 +83,7 @@ function widthsIn({ activations, gradients, accumulator }) {
 }
 
 /**
- * The parameters that a layer uses: rounded to the model's format, then to that of operands.
+ * Return a parameter as a layer uses it: rounded to the model's format, then to that of operands.
  *
  * @param {Float32Array} values
  * @param {Recipe} recipe
@@ -100,8 +116,11 @@ export function forward(shape, parameters, inputs, recipe) {
     const a = matrix(states[layer], count, rows, activations);
     const b = matrix(weight, rows, columns, activations);
     const out = product(a, b, bias, { result: activations, narrow });
-    if (layer < last) activate(out, shape.activation, activations);
-    else multiplyAll(out, shape.unit, activations);
+    if (layer < last) {
+      activate(out, shape.activation, activations);
+    } else {
+      multiplyAll(out, shape.unit, activations);
+    }
     operands.push({ weight, bias });
     states.push(out);
   }
@@ -109,29 +128,36 @@ export function forward(shape, parameters, inputs, recipe) {
 }
 
 /**
+ * Multiply numbers by a factor.
+ *
  * @param {Float32Array} values changed in place
- * @param {number} by
- * @param {RoundingFormat} format
+ * @param {number} factor
+ * @param {RoundingFormat} format of the results
  */
-function multiplyAll(values, by, format) {
-  if (by === 1) return;
-  for (let i = 0; i < values.length; i++) values[i] = toNearest(values[i] * by, format);
+function multiplyAll(values, factor, format) {
+  if (factor === 1) return;
+  for (let i = 0; i < values.length; i++) values[i] = toNearest(values[i] * factor, format);
 }
 
 /**
+ * Apply an activation to the results of a layer.
+ *
  * @param {Float32Array} values changed in place
  * @param {Activation} activation
- * @param {RoundingFormat} format
+ * @param {RoundingFormat} format of the results
  */
 function activate(values, activation, format) {
   for (let i = 0; i < values.length; i++) {
-    if (activation === "tanh") values[i] = toNearest(Math.tanh(values[i]), format);
-    else if (values[i] < 0) values[i] = 0;
+    if (activation === "tanh") {
+      values[i] = toNearest(Math.tanh(values[i]), format);
+    } else if (values[i] < 0) {
+      values[i] = 0;
+    }
   }
 }
 
 /**
- * The loss of a pass in FP32, and its derivative by each output, times a scale.
+ * Return the loss of a pass in FP32, and its derivative by each output, times a scale.
  *
  * @param {LossKind} kind
  * @param {Pass} pass
@@ -142,15 +168,20 @@ function activate(values, activation, format) {
 export function lossOf(kind, { states, count }, targets, scale, recipe) {
   const { gradients } = widthsIn(recipe);
   const out = states[states.length - 1];
-  const found = kind === "classes" ? classLoss(out, targets, count) : squaredLoss(out, targets);
-  const terms = { mean: out.length, sum: 1, classes: count }[kind];
-  // A square has twice its root as its derivative.
-  const share = Math.fround((scale * (kind === "classes" ? 1 : 2)) / terms);
-  multiplyAll(found.slopes, share, gradients);
-  return { loss: Math.fround(found.total / terms), slopes: found.slopes };
+  const isClasses = kind === "classes";
+  const { total, slopes } = isClasses ? classLoss(out, targets, count) : squaredLoss(out, targets);
+  // The number by which the total of the terms is divided.
+  const divisors = { mean: out.length, sum: 1, classes: count };
+  const divisor = divisors[kind];
+  // The derivative of a square is twice its root.
+  const factor = isClasses ? 1 : 2;
+  multiplyAll(slopes, Math.fround((scale * factor) / divisor), gradients);
+  return { loss: Math.fround(total / divisor), slopes };
 }
 
 /**
+ * Return the sum of the squared errors, and half its derivative by each output.
+ *
  * @param {Float32Array} out
  * @param {Float32Array} targets
  */
@@ -165,8 +196,9 @@ function squaredLoss(out, targets) {
 }
 
 /**
- * Cross-entropy: log of the sum of exp, less the output of the right class; the largest output is
- * subtracted first.
+ * Return the sum of the samples' cross-entropies, and its derivative by each output. The
+ * cross-entropy is the log of the sum of exp of all outputs, less the output of the right class.
+ * The largest output is subtracted first, so that exp does not overflow.
  *
  * @param {Float32Array} out
  * @param {Float32Array} targets
@@ -194,20 +226,20 @@ function classLoss(out, targets, count) {
 }
 
 /**
- * The gradients of all parameters, in their order.
+ * Return the gradients of all parameters, in their order.
  *
  * @param {Shape} shape
  * @param {Pass} pass
- * @param {Float32Array} slopes of the outputs; changed in place
+ * @param {Float32Array} slopes the derivatives by the outputs; changed in place
  * @param {Recipe} recipe
  * @param {(layer: number, sums: Float32Array) => void} [look]
- *   sees the gradients of a layer's weights before they are rounded to their format
+ *   called with the gradients of a layer's weights before they are rounded to their format
  */
 export function backward(shape, { count, operands, states }, slopes, recipe, look) {
   const { activations, gradients, narrow } = widthsIn(recipe);
   const sum = { result: gradients, narrow };
   /** @type {Float32Array[]} */
-  const found = [];
+  const all = [];
   multiplyAll(slopes, shape.unit, gradients);
   let above = slopes;
   for (let layer = operands.length - 1; layer >= 0; layer--) {
@@ -215,29 +247,32 @@ export function backward(shape, { count, operands, states }, slopes, recipe, loo
     const columns = shape.sizes[layer + 1];
     const slope = matrix(above, count, columns, gradients);
     const state = matrix(states[layer], count, rows, activations);
-    const seen = { ...sum, look: (/** @type {Float32Array} */ sums) => look?.(layer, sums) };
-    found[2 * layer] = product(transposed(state), slope, null, seen);
-    found[2 * layer + 1] = columnSums(slope, sum);
+    const observed = { ...sum, look: (/** @type {Float32Array} */ sums) => look?.(layer, sums) };
+    all[2 * layer] = product(transposed(state), slope, null, observed);
+    all[2 * layer + 1] = columnSums(slope, sum);
     if (layer === 0) break;
     const weight = matrix(operands[layer].weight, rows, columns, activations);
     above = product(slope, transposed(weight), null, sum);
     deactivate(above, states[layer], shape.activation, gradients);
   }
-  return found;
+  return all;
 }
 
 /**
  * Multiply slopes by the derivative of the activation.
  *
  * @param {Float32Array} slopes changed in place
- * @param {Float32Array} state what the activation gave
+ * @param {Float32Array} state the results of the activation
  * @param {Activation} activation
- * @param {RoundingFormat} format
+ * @param {RoundingFormat} format of the slopes
  */
 function deactivate(slopes, state, activation, format) {
   for (let i = 0; i < slopes.length; i++) {
     if (activation === "tanh") {
       slopes[i] = toNearest(slopes[i] * (1 - state[i] * state[i]), format);
-    } else if (!(state[i] > 0)) slopes[i] = 0;
+    } else if (!(state[i] > 0)) {
+      // Every comparison with NaN is false, so the slope is 0 for a state of NaN, too.
+      slopes[i] = 0;
+    }
   }
 }

@@ -1,6 +1,6 @@
 // Optimizers: SGD with momentum, and Adam, with the operations of torch in their order. Adam's mean
-// is multiplied and added to, as in older versions of torch; newer ones use `lerp_`, which differs
-// by a rounding.
+// is computed by a product and a sum, as in older versions of torch; newer ones use `lerp_`, which
+// differs by a rounding.
 //
 // Gradients and state have the optimizer's format: each operation is rounded once to it. The step
 // itself, as torch's `p.add_(g, alpha=-rate)`, is a fused multiply-add in FP32; its result becomes
@@ -22,18 +22,21 @@ import {
 /** @import { RoundingFormat } from "./rounding.js" */
 
 /**
- * What an optimizer remembers, for each parameter.
+ * The state of an optimizer, with an array for each parameter.
  *
  * @typedef {object} Memory
  * @property {string} kind The name of the optimizer that wrote the state.
- * @property {number} steps
+ * @property {number} steps The number of steps so far.
  * @property {Float32Array[]} first Means of gradients; empty before the first step.
  * @property {Float32Array[]} second Means of their squares (Adam).
  */
 
-const DECAYS = [0.9, 0.999]; // of Adam's means
+// The factors of Adam's mean of gradients, and of its mean of squares, in each step.
+const DECAYS = [0.9, 0.999];
 
 /**
+ * Return the state of an optimizer before its first step.
+ *
  * @param {string} kind
  * @returns {Memory}
  */
@@ -50,7 +53,7 @@ export function newMemory(kind) {
  * @param {Method} method
  * @param {Recipe} recipe
  * @param {number} key of the random bits of this step
- * @returns {number} which share of the updates left its weight as it was
+ * @returns {number} the share of the updates that did not change their weight
  */
 export function stepAll(parameters, gradients, memory, method, recipe, key) {
   const format = knownFormat(recipe.optimizer);
@@ -81,9 +84,11 @@ export function stepAll(parameters, gradients, memory, method, recipe, key) {
 }
 
 /**
+ * Round numbers to one of their two neighbours, at random.
+ *
  * @param {Float32Array} values changed in place
  * @param {RoundingFormat} format
- * @param {number} key
+ * @param {number} key of the random bits
  */
 function roundRandomly(values, format, key) {
   for (let j = 0; j < values.length; j++) {
@@ -92,11 +97,11 @@ function roundRandomly(values, format, key) {
 }
 
 /**
- * The mean of gradients that SGD steps along; with a momentum of 0 the gradient itself.
+ * Return the mean of gradients that SGD steps along; with a momentum of 0 the gradient itself.
  *
  * @param {Float32Array} gradient
- * @param {Memory} memory
- * @param {number} i
+ * @param {Memory} memory changed in place
+ * @param {number} i the number of the parameter
  * @param {Method} method
  * @param {RoundingFormat} format
  */
@@ -116,11 +121,12 @@ function momentumMove(gradient, memory, i, method, format) {
 }
 
 /**
- * Adam's step: mean / (sqrt(mean of squares) + epsilon), both corrected for their start at 0.
+ * Return Adam's step: rate * mean / (sqrt(mean of squares) + epsilon), with both means corrected
+ * for their start at 0.
  *
  * @param {Float32Array} gradient
- * @param {Memory} memory
- * @param {number} i
+ * @param {Memory} memory changed in place
+ * @param {number} i the number of the parameter
  * @param {Method} method
  * @param {RoundingFormat} format
  */
@@ -140,8 +146,8 @@ function adamMove(gradient, memory, i, method, format) {
   for (let j = 0; j < size; j++) {
     const g = gradient[j];
     mean[j] = toNearest(mean[j] * decay, format);
-    // A product and a sum are one operation of torch: rounded to odd first, so that the rounding to
-    // the format is the only one.
+    // Product and sum are one operation of torch, with one rounding. The sum in float64 is rounded
+    // to odd, so that the rounding to the format gives the same result.
     mean[j] = toNearest(addOdd(newShare * g, mean[j]), format);
     square[j] = toNearest(square[j] * squareDecay, format);
     square[j] = toNearest(addOdd(Math.fround(newSquareShare * g) * g, square[j]), format);

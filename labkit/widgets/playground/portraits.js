@@ -6,16 +6,23 @@ import { h } from "../base/elements.js";
 import { inkDot, inkSegment, inkText } from "../base/plot.js";
 import { DIGIT_SIDE, testDigits } from "./digits.js";
 import { lowerTestDigits } from "./fine_tuning.js";
-import { pixelInputs } from "./problems.js";
+import { pixelInputs, SMALL } from "./problems.js";
 
 /** @import { Pen } from "../base/canvas.js" */
 /** @import { Palette } from "../base/theme.js" */
 /** @import { Problem } from "./problems.js" */
 
-const GRID = 32; // places to a side
+// The number of places along a side of a plane or a painted picture.
+const GRID = 32;
+// The largest coordinate in the picture of a plane; the points of the spirals are within 1.
 const EDGE_OF_PLANE = 1.1;
-const DOTS = 200; // predictions that are drawn
-const SHOWN = 6; // digits to a side
+// The number of predictions that are drawn, and the largest target in their picture.
+const DOTS = 200;
+const EDGE_OF_TARGETS = 3 * SMALL;
+// The number of digits along a side.
+const SHOWN = 6;
+// The side of a digit, as a share of its cell; the rest is for the network's answer.
+const DIGIT_SHARE = 0.72;
 
 /**
  * Digits that are drawn, by problem; the networks are not trained on them.
@@ -25,16 +32,18 @@ const SHOWN = 6; // digits to a side
 const DRAWN_DIGITS = { digits: testDigits, fine_tuning: lowerTestDigits };
 
 /**
+ * A square in a picture, in pixels.
+ *
  * @typedef {object} Frame
  * @property {Pen} pen
  * @property {Palette} tint
  * @property {number} left
  * @property {number} top
- * @property {number} size
+ * @property {number} size The length of a side.
  */
 
 /**
- * The samples whose outputs are drawn.
+ * Return the inputs of the samples whose outputs are drawn.
  *
  * @param {Problem} problem
  */
@@ -45,14 +54,14 @@ export function portraitInputs({ name, inputs, shape }) {
   }
   const edge = name === "picture" ? 1 : EDGE_OF_PLANE;
   const places = Array.from({ length: GRID }, (_, i) => edge * ((2 * i) / (GRID - 1) - 1));
-  const found = places.flatMap((y) => {
+  const grid = places.flatMap((y) => {
     return places.flatMap((x) => (name === "picture" ? pixelInputs(x, y) : [x, y]));
   });
-  return Float32Array.from(found);
+  return Float32Array.from(grid);
 }
 
 /**
- * Draw what a network makes of these samples.
+ * Draw the outputs of a network for the samples of `portraitInputs`.
  *
  * @param {Frame} frame
  * @param {Problem} problem
@@ -70,8 +79,10 @@ export function drawPortrait(frame, problem, outputs) {
 }
 
 /**
+ * Fill a frame with a grid of colours.
+ *
  * @param {Frame} frame
- * @param {(place: number) => string} colourAt
+ * @param {(place: number) => string} colourAt returns the colour of a place, row by row
  */
 function drawGrid({ pen, left, top, size }, colourAt) {
   const cell = size / GRID;
@@ -84,6 +95,8 @@ function drawGrid({ pen, left, top, size }, colourAt) {
 }
 
 /**
+ * Draw the picture that a network paints; a pixel that is NaN has a colour.
+ *
  * @param {Frame} frame
  * @param {Problem} problem
  * @param {Float32Array} outputs
@@ -100,6 +113,9 @@ function drawPixels(frame, { targets }, outputs) {
 }
 
 /**
+ * Draw the points of two classes over the plane, in which each place has the colour of the class
+ * that the network predicts, stronger the surer it is.
+ *
  * @param {Frame} frame
  * @param {Problem} problem
  * @param {Float32Array} outputs two for each place, of which the larger one is the class
@@ -124,15 +140,16 @@ function drawPlane(frame, { inputs, targets }, outputs) {
 }
 
 /**
+ * Draw a dot for each prediction over its target; right ones lie on the diagonal.
+ *
  * @param {Frame} frame
  * @param {Problem} problem
  * @param {Float32Array} outputs
  */
 function drawPredictions(frame, { targets }, outputs) {
   const { pen, tint, left, top, size } = frame;
-  const most = 3 * 5e-6;
   /** @param {number} x */
-  const place = (x) => (size * (x / most + 1)) / 2;
+  const place = (x) => (size * (x / EDGE_OF_TARGETS + 1)) / 2;
   inkSegment(frame, [left, top + size], [left + size, top], tint.line, 1, { dash: [3, 3] });
   pen.save();
   pen.beginPath();
@@ -147,7 +164,7 @@ function drawPredictions(frame, { targets }, outputs) {
 }
 
 /**
- * The class that a network names for each sample; -1 where its outputs are no numbers.
+ * Return the class that a network predicts for each sample; -1 if one of its outputs is NaN.
  *
  * @param {Float32Array} outputs
  * @param {number} classes
@@ -160,7 +177,8 @@ function namedClasses(outputs, classes) {
 }
 
 /**
- * How many of the digits that are drawn a network names right, in words; "" for other problems.
+ * Return how many of the digits that are drawn a network predicts right, as text; "" for problems
+ * without digits.
  *
  * @param {Problem} problem
  * @param {Float32Array} outputs
@@ -177,7 +195,8 @@ export function portraitScore({ name, shape }, outputs) {
 const digitSheets = new Map();
 
 /**
- * The digits that are drawn, side by side, a pixel of theirs for one of the picture.
+ * Return a canvas with the digits that are drawn, side by side, in the colour of texts. It is made
+ * once for each colour.
  *
  * @param {string} name of the problem
  * @param {Palette} tint
@@ -204,6 +223,8 @@ function digitSheet(name, tint) {
 }
 
 /**
+ * Draw digits with the class that the network predicts beside each, and a frame around mistakes.
+ *
  * @param {Frame} frame
  * @param {Problem} problem
  * @param {Float32Array} outputs
@@ -213,7 +234,7 @@ function drawDigits(frame, { name, shape }, outputs) {
   const { targets } = DRAWN_DIGITS[name]();
   const named = namedClasses(outputs, shape.sizes[shape.sizes.length - 1]);
   const cell = size / SHOWN;
-  const side = cell * 0.72;
+  const side = cell * DIGIT_SHARE;
   const sheet = digitSheet(name, tint);
   pen.imageSmoothingEnabled = false;
   for (const [i, digit] of named.entries()) {

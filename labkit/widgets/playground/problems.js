@@ -1,4 +1,4 @@
-// Problems to train on: their data, their network, and the optimizer that they begin with.
+// Problems to train on: their data, their network, and the settings of their optimizer.
 
 import { digits } from "./digits.js";
 import { fine_tuning } from "./fine_tuning.js";
@@ -8,25 +8,32 @@ import { randomBitsAt, streamKey } from "./rounding.js";
 /** @import { Method } from "./recipe.js" */
 
 /**
+ * Data to train on, with a network and an optimizer.
+ *
  * @typedef {object} Problem
- * @property {string} name
+ * @property {string} name A key of PROBLEMS.
  * @property {Shape} shape
  * @property {number} count The number of samples.
- * @property {number} batch Samples in a step; `count`: all, in their order.
+ * @property {number} batch The number of samples in a step, which are drawn at random; if it is
+ *   `count`, a step has all samples in their order.
  * @property {Float32Array} inputs One sample after another.
  * @property {Float32Array} targets Values, or for each sample its class.
- * @property {number} lastUnit What the last layer's first weights are multiplied by.
+ * @property {number} lastUnit The factor of the last layer's initial weights.
  * @property {(seed: number) => Float32Array[]} [first] Weights and biases of a network that was
  *   trained before.
- * @property {Method} method
+ * @property {Method} method The settings of the optimizer.
  */
 
+// The points of both spirals together, and the turns of each spiral.
 const POINTS = 256;
 const TURNS = 1.25;
-const PIXELS = 32; // pixels of the picture
+// The pixels along a side of the picture, and the frequencies of each coordinate (`wavesOf`).
+const PIXELS = 32;
 const WAVES = 4;
-const DIM = 2 ** -14; // standard deviation of the brightness, and the unit of the network's output
-const SMALL = 5e-6; // standard deviation of small targets
+// The standard deviation of the brightness, and the unit of the network's output.
+const DIM = 2 ** -14;
+// The standard deviation of the small targets, the number of their samples, and the inputs of each.
+export const SMALL = 5e-6;
 const SAMPLES = 1000;
 const FEATURES = 8;
 
@@ -36,40 +43,40 @@ const ADAM = { kind: "Adam", rate: 0.01, momentum: 0.9, epsilon: 1e-8 };
 const SGD = { kind: "SGD", rate: 0.3, momentum: 0.9, epsilon: 1e-8 };
 
 /**
- * The problems by name; each is made where it is asked for.
+ * Functions that return the problems, by name.
  *
  * @type {Record<string, () => Problem>}
  */
 export const PROBLEMS = { spirals, picture, targets, digits, fine_tuning };
 
 /** @type {Map<string, Problem>} */
-const madeProblems = new Map();
+const problemCache = new Map();
 
 /**
- * A problem by its name, which is made once.
+ * Return a problem by its name. Each is made once.
  *
  * @param {string} name
  */
 export function problemNamed(name) {
-  const known = madeProblems.get(name);
-  if (known) return known;
-  const made = PROBLEMS[name]();
-  madeProblems.set(name, made);
-  return made;
+  const cached = problemCache.get(name);
+  if (cached) return cached;
+  const problem = PROBLEMS[name]();
+  problemCache.set(name, problem);
+  return problem;
 }
 
 /**
- * A uniform random number, 0 to 1, the same on every machine.
+ * Return a uniform random number from 0 to below 1, the same on every machine.
  *
- * @param {number} key
- * @param {number} i
+ * @param {number} key of the stream
+ * @param {number} i the number of the element
  */
 function uniform(key, i) {
   return randomBitsAt(key, i) / 2 ** 32;
 }
 
 /**
- * Points of two spirals, which a network tells apart.
+ * Return the problem: to tell the points of two spirals apart.
  *
  * @returns {Problem}
  */
@@ -98,20 +105,22 @@ function spirals() {
 }
 
 /**
- * Brightness of a drawn face (labkit.train.data, `_face`).
+ * Return the brightness of a drawn face at a place (labkit.train.data, `_face`).
  *
  * @param {number} x from -1 to 1
- * @param {number} y the same, downwards
+ * @param {number} y from -1 at the top to 1
  */
 function faceAt(x, y) {
   const radius = Math.hypot(x, y);
   if (radius > 0.45 && radius < 0.62 && y > 0.1) return 1;
-  for (const eye of [-0.35, 0.35]) if (Math.hypot(x - eye, y + 0.3) < 0.16) return 1;
+  for (const eye of [-0.35, 0.35]) {
+    if (Math.hypot(x - eye, y + 0.3) < 0.16) return 1;
+  }
   return radius < 0.85 ? 0.4 : 0;
 }
 
 /**
- * Sines and cosines of a coordinate, at some frequencies.
+ * Return sines and cosines of a coordinate, at WAVES frequencies.
  *
  * @param {number} along from -1 to 1
  */
@@ -121,17 +130,17 @@ function wavesOf(along) {
 }
 
 /**
- * The inputs of a pixel of a picture that may have more pixels than the one that is painted.
+ * Return the network's inputs for a place of the picture.
  *
  * @param {number} x from -1 to 1
- * @param {number} y
+ * @param {number} y from -1 at the top to 1
  */
 export function pixelInputs(x, y) {
   return [...wavesOf(x), ...wavesOf(y)];
 }
 
 /**
- * Numbers with a mean of 0 and a standard deviation.
+ * Return numbers moved to a mean of 0 and multiplied to a standard deviation.
  *
  * @param {readonly number[]} raw
  * @param {number} deviation
@@ -143,8 +152,9 @@ function standardised(raw, deviation) {
 }
 
 /**
- * A dark picture: the network paints the brightness of each pixel, about 61 millionths. Its output
- * is in this unit, so that by the chain rule all gradients before it are multiplied by it.
+ * Return the problem: to paint a dark picture. The network computes the brightness of a pixel,
+ * which is about 61 millionths. Its output is multiplied by this unit, and so by the chain rule are
+ * all gradients before it.
  *
  * @returns {Problem}
  */
@@ -165,7 +175,7 @@ function picture() {
 }
 
 /**
- * Targets of five millionths, a smooth function of eight numbers.
+ * Return the problem: targets of five millionths, a smooth function of eight numbers.
  *
  * @returns {Problem}
  */

@@ -1,5 +1,5 @@
-// The question of a scene. It is answered before the first step, which fixes the answer; the right
-// answer is shown when the run has shown it.
+// The question of a scene. The learner can guess the answer until the first step; the right answer
+// is shown once the run has done enough steps to show it.
 
 import { radioList } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";
@@ -7,7 +7,7 @@ import { h, rich } from "../base/elements.js";
 /** @import { Outcome } from "./outcome.js" */
 /** @import { Scene } from "./scenes.js" */
 
-/** The place of a scene's question. */
+/** Return the panel for the question of a scene. */
 export function questionPanel() {
   const guesses = h("div", { class: "pg-guesses" });
   const reply = h("p", { class: "pg-reply", role: "status" });
@@ -23,22 +23,22 @@ export function questionPanel() {
 
   return {
     element: h("div", { class: "pg-question" }, guesses, reply),
-    /** Whether an answer is still to be told. */
+    /** Whether the right answer is not shown yet. */
     get open() {
       return scene !== null;
     },
     /**
-     * Ask, before the first step.
+     * Show the question of a scene before its first step.
      *
-     * @param {Scene} asked
+     * @param {Scene} next
      */
-    ask(asked) {
-      scene = asked;
+    ask(next) {
+      scene = next;
       chosen = "";
       settled = false;
       const list = radioList({
-        label: asked.question,
-        options: asked.answers.map(({ text }) => text),
+        label: next.question,
+        options: next.answers.map(({ text }) => text),
         value: "",
         onPick(text) {
           chosen = text;
@@ -48,19 +48,23 @@ export function questionPanel() {
       guesses.hidden = false;
       say();
     },
-    /** The first step is taken: the guess stays what it is. */
+    /** Fix the guess. Call it after the first step. */
     settle() {
       if (!scene || settled) return;
       settled = true;
       guesses.hidden = true;
       const then = `The answer comes at step ${scene.seen}, if you turn no knob until then.`;
-      if (chosen) say("Your guess: ", h("strong", { text: chosen }), `. ${then}`);
-      else say(then);
+      if (chosen) {
+        say("Your guess: ", h("strong", { text: chosen }), `. ${then}`);
+      } else {
+        say(then);
+      }
     },
     /**
-     * Tell what is right.
+     * Show the right answer.
      *
-     * @param {Outcome | null} outcome of this run; null where a knob was turned before one was seen
+     * @param {Outcome | null} outcome of this run; null if its settings were changed, so that it
+     *   answers another question
      */
     tell(outcome) {
       if (!scene) return;

@@ -6,23 +6,31 @@ import { formatNamed } from "./rounding.js";
 /** @import { Config } from "../scaler_timeline/replay.js" */
 
 /**
- * Which format each part of a training has. Every part may change between two steps.
+ * The formats of a training, and its loss scaling. Every field may change between two steps.
  *
  * @typedef {object} Recipe
- * @property {string} weights A format's name: that of the model's weights.
- * @property {string} activations That of a layer's operands and results.
- * @property {string} gradients That of gradients in the backward pass.
- * @property {string} optimizer That of gradients and state inside the optimizer's step.
- * @property {boolean} master Whether FP32 weights survive between steps.
+ * @property {string} weights The name of the format of the model's weights.
+ * @property {string} activations The format of a layer's operands and results.
+ * @property {string} gradients The format of gradients in the backward pass.
+ * @property {string} optimizer The format of gradients and state inside the optimizer's step.
+ * @property {boolean} master Whether FP32 master weights are kept between steps.
  * @property {"nearest" | "stochastic"} rounding The rounding of a step's result to weights without
  *   masters.
  * @property {"FP32" | "format"} accumulator The accumulator of matrix products.
  * @property {"none" | "static" | "dynamic"} scaling
- * @property {number} log2_scale That of a static scale, and the first one of a dynamic one.
+ * @property {number} log2_scale The exponent of a static scale, or of the initial dynamic scale.
  * @property {number} growth_interval Clean steps after which a dynamic scale doubles.
  */
 
-/** @typedef {{ kind: "SGD" | "Adam", rate: number, momentum: number, epsilon: number }} Method */
+/**
+ * The settings of an optimizer.
+ *
+ * @typedef {object} Method
+ * @property {"SGD" | "Adam"} kind
+ * @property {number} rate The learning rate.
+ * @property {number} momentum That of SGD; 0 for none.
+ * @property {number} epsilon That of Adam.
+ */
 
 /** @type {Recipe} */
 const FP32_RECIPE = {
@@ -103,57 +111,62 @@ const WHOLE_RANGES = {
 };
 
 /**
- * Why a value is none of a recipe's field; "" where it is one.
+ * Return a message about a value that a field of a recipe cannot have; "" if it can.
  *
  * @param {string} field
  * @param {unknown} value
  */
 export function faultIn(field, value) {
   const name = /** @type {keyof Recipe} */ (field);
-  const written = JSON.stringify(value);
+  const text = JSON.stringify(value);
   // An object has more properties than its own: constructor, for one.
   if (!Object.hasOwn(FP32_RECIPE, field)) return `${field}: there is no such part of a recipe`;
   if (FORMAT_FIELDS.includes(name)) {
     if (typeof value === "string" && formatNamed(value)) return "";
-    return `${field}: expected FP32, FP16, BF16, E4M3, E5M2 or one such as e5m10, got ${written}`;
+    return `${field}: expected FP32, FP16, BF16, E4M3, E5M2 or one such as e5m10, got ${text}`;
   }
   const choices = CHOICES[name];
   if (choices) {
     if (choices.includes(value)) return "";
-    return `${field}: expected ${choices.join(" or ")}, got ${written}`;
+    return `${field}: expected ${choices.join(" or ")}, got ${text}`;
   }
   const range = WHOLE_RANGES[name];
   if (!range) return `${field}: there is no such part of a recipe`;
   const [least, most] = range;
-  const whole = typeof value === "number" && Number.isInteger(value);
-  if (whole && value >= least && value <= most) return "";
-  return `${field}: expected a whole number from ${least} to ${most}, got ${written}`;
+  const isWhole = typeof value === "number" && Number.isInteger(value);
+  if (isWhole && value >= least && value <= most) return "";
+  return `${field}: expected a whole number from ${least} to ${most}, got ${text}`;
 }
 
 /**
- * A recipe from data that anybody may have written: what is wrong is left out, and told.
+ * Return a recipe from data of any kind. Fields that are missing or not valid are those of another
+ * recipe.
  *
- * @param {unknown} given
- * @param {Recipe} otherwise what stands for a field that is missing or wrong
- * @returns {{ recipe: Recipe, ignored: string[] }}
+ * @param {unknown} data
+ * @param {Recipe} otherwise the other recipe
+ * @returns {{ recipe: Recipe, ignored: string[] }} `ignored`: a message for each field that is not
+ *   valid
  */
-export function readRecipe(given, otherwise) {
-  if (typeof given !== "object" || given === null || Array.isArray(given)) {
-    return { recipe: otherwise, ignored: [`expected a recipe, got ${JSON.stringify(given)}`] };
+export function readRecipe(data, otherwise) {
+  if (typeof data !== "object" || data === null || Array.isArray(data)) {
+    return { recipe: otherwise, ignored: [`expected a recipe, got ${JSON.stringify(data)}`] };
   }
   /** @type {Record<string, unknown>} */
-  const sound = {};
+  const fields = {};
   const ignored = [];
-  for (const [field, value] of Object.entries(given)) {
+  for (const [field, value] of Object.entries(data)) {
     const fault = faultIn(field, value);
-    if (fault) ignored.push(fault);
-    else sound[field] = value;
+    if (fault) {
+      ignored.push(fault);
+    } else {
+      fields[field] = value;
+    }
   }
-  return { recipe: { ...otherwise, ...sound }, ignored };
+  return { recipe: { ...otherwise, ...fields }, ignored };
 }
 
 /**
- * The loss scaler of a recipe, as labkit.amp.ScalerConfig has it.
+ * Return the settings of a recipe's loss scaler, with the fields of labkit.amp.ScalerConfig.
  *
  * @param {Recipe} recipe
  * @returns {Config}
@@ -165,7 +178,8 @@ export function scalerConfig({ scaling, log2_scale, growth_interval }) {
     backoff_factor: 0.5,
     growth_interval,
     dynamic: scaling === "dynamic",
-    // Without a scale there is nobody who looks for inf, but for labkit's engine, which does.
+    // torch looks for inf only if the loss is scaled; labkit's engine always does, and so does the
+    // playground.
     skip_on_inf: true,
     hysteresis: 1,
     consecutive_hysteresis: false,

@@ -8,22 +8,25 @@
  *
  * @typedef {object} Answer
  * @property {string} text
- * @property {Outcome[]} outcomes Those of a run for which it is right.
+ * @property {Outcome[]} outcomes The outcomes of a run for which it is right.
  */
 
 /**
+ * A problem with settings and a question about them.
+ *
  * @typedef {object} Scene
  * @property {string} title
- * @property {string} problem
- * @property {string} preset
+ * @property {string} problem A key of PROBLEMS.
+ * @property {string} preset A key of RECIPE_PRESETS.
  * @property {Record<string, unknown>} [changes] The changes to the preset.
  * @property {Record<string, unknown>} [method] Changes of the problem's optimizer.
  * @property {string} question A question to answer before the first step.
  * @property {Answer[]} answers
- * @property {number} right The answer that runs show (tests/playground/test_scenes.py).
- * @property {string} why
+ * @property {number} right The index of the answer that runs show
+ *   (tests/playground/test_scenes.py).
+ * @property {string} why The reason of the right answer.
  * @property {number} seen The step at which the answer can be seen.
- * @property {string[]} guide What to turn, and what to look at.
+ * @property {string[]} guide Instructions: what to turn, and what to look at.
  * @property {string} [source] The source of the data.
  */
 

@@ -1,36 +1,41 @@
-// A training and its twin that run in slices of time, so that no knob waits for them.
+// A training and its twin that run in slices of time, so that the page answers between two slices.
 //
-// A worker would take 1.2 to 1.6 times the steps a second (tests/benchmarks/bench_playground.py,
-// two cores, Chromium). It needs the text of all these modules a second time, since a page from
-// file:// has no address to load them from, and a copy of the session in the page. The slices reach
-// what is asked of them, and work in every page, so there is no worker.
+// A worker would do 1.2 to 1.6 times as many steps a second (tests/benchmarks/bench_playground.py,
+// two cores, Chromium). But it would need the text of all these modules a second time, since a page
+// from file:// cannot load them by address, and a copy of the session in the page. Slices are fast
+// enough, and work in every page.
 
 import { outputsOf, trainStep, twinOf } from "./trainer.js";
 
 /** @import { Report, Training } from "./trainer.js" */
 
+// The length of a slice: half of the time between two frames of a screen with 60 Hz.
 const SLICE_MS = 8;
-const CHUNK = 64; // samples of a portrait in one go
+// The number of samples of a portrait that are computed at a time.
+const CHUNK = 64;
+// A session ends after this many steps.
 export const MOST_STEPS = 5000;
 
 /**
- * What both networks make of some samples, brought up to date a part at a time.
+ * The outputs of both networks for some samples, which are updated a part at a time.
  *
  * @typedef {object} Portrait
  * @property {Float32Array} inputs
  * @property {number} count The number of samples.
  * @property {Float32Array[]} outputs The outputs of the training, and those of the twin.
- * @property {number} next The sample that is next.
+ * @property {number} next The index of the sample that is updated next.
  */
 
 /**
+ * A training beside its twin, with their steps so far.
+ *
  * @typedef {object} Session
  * @property {Training} training
  * @property {Training} twin
- * @property {Report | null} last
- * @property {Report | null} lastTwin
+ * @property {Report | null} last The training's latest step; null before the first.
+ * @property {Report | null} lastTwin The twin's latest step; null before the first.
  * @property {number[]} losses
- * @property {number[]} twinLosses
+ * @property {number[]} twinLosses As long as `losses`, or shorter by 1.
  * @property {number[]} scales The log2 of the scales.
  * @property {number[]} skipped The steps that were skipped.
  * @property {number} skips The number of steps in a row that were skipped up to now.
@@ -40,7 +45,9 @@ export const MOST_STEPS = 5000;
  */
 
 /**
- * @param {Training} training that has not begun
+ * Return a session before its first step.
+ *
+ * @param {Training} training that has done no steps
  * @param {Float32Array} inputs of the portrait
  * @returns {Session}
  */
@@ -65,17 +72,18 @@ export function newSession(training, inputs) {
 }
 
 /**
- * Take one step with both.
+ * Do one step of both, unless they have done MOST_STEPS.
  *
  * @param {Session} session changed in place
  */
 export function stepBoth(session) {
+  if (session.twinLosses.length >= MOST_STEPS) return;
   halfStep(session);
   if (session.twinLosses.length < session.losses.length) halfStep(session);
 }
 
 /**
- * Take one step with the training, or with the twin where that is behind.
+ * Do one step of the training, or of the twin if that is behind.
  *
  * @param {Session} session changed in place
  */
@@ -95,11 +103,11 @@ function halfStep(session) {
 }
 
 /**
- * Train for a slice of time, but no further than some steps.
+ * Train for a slice of time.
  *
  * @param {Session} session changed in place
- * @param {number} most steps
- * @param {number} [goal] the last step
+ * @param {number} most the largest number of steps in this slice
+ * @param {number} [goal] the last step to do
  */
 export function trainSlice(session, most, goal = MOST_STEPS) {
   const end = performance.now() + SLICE_MS;
@@ -108,10 +116,10 @@ export function trainSlice(session, most, goal = MOST_STEPS) {
 }
 
 /**
- * Bring a part of the portrait up to date.
+ * Update the next part of the portrait.
  *
  * @param {Session} session changed in place
- * @returns {boolean} whether that was its last part
+ * @returns {boolean} whether it was the last part
  */
 export function portraySome({ training, twin, portrait }) {
   const wide = training.problem.shape.sizes[0];
@@ -119,8 +127,9 @@ export function portraySome({ training, twin, portrait }) {
   const to = Math.min(portrait.count, from + CHUNK);
   const some = portrait.inputs.subarray(from * wide, to * wide);
   for (const [i, one] of [training, twin].entries()) {
-    const made = outputsOf(one, some);
-    portrait.outputs[i].set(made, (from * made.length) / (to - from));
+    const outputs = outputsOf(one, some);
+    const outputsPerSample = outputs.length / (to - from);
+    portrait.outputs[i].set(outputs, from * outputsPerSample);
   }
   portrait.next = to % portrait.count;
   return portrait.next === 0;

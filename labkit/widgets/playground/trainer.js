@@ -1,8 +1,8 @@
 // A training of one network, step by step, and its twin in FP32.
 //
-// One step: forward, loss times the scale, backward, a look for inf and NaN, gradients divided by
-// the scale, a step of the optimizer or none, the next scale. The twin takes the same steps in
-// FP32, from the same weights, on the same samples.
+// One step: forward, loss times the scale, backward, a check for inf and NaN, gradients divided by
+// the scale, a step of the optimizer or none, the next scale. The twin does the same steps in FP32,
+// from the same weights, on the same samples.
 
 import { advance } from "../scaler_timeline/replay.js";
 import { backward, forward, knownFormat, lossOf } from "./network.js";
@@ -22,25 +22,28 @@ import { randomBitsAt, roundAll, streamKey, toNearest } from "./rounding.js";
  * @typedef {object} Spread
  * @property {number[]} counts The number of gradients with each exponent from `LOWEST` on, before
  *   rounding.
- * @property {number} zeros What is 0 once they are rounded.
- * @property {number} nonFinite What is inf or NaN once they are rounded.
- * @property {number} elements
+ * @property {number} zeros The number of gradients that are 0 after rounding.
+ * @property {number} nonFinite The number of gradients that are inf or NaN after rounding.
+ * @property {number} elements The number of all gradients.
  */
 
 /**
- * What a step did.
+ * The results of a step.
  *
  * @typedef {object} Report
  * @property {number} loss
  * @property {number} scale
  * @property {boolean} skipped
- * @property {string} culprit The first gradient that held inf or NaN; "" for none.
- * @property {string} broken The first parameter that holds inf or NaN after it; "" for none.
- * @property {number} swallowed The share of updates that left their weight as it was.
+ * @property {string} culprit The parameter whose gradient was the first to hold inf or NaN; "" for
+ *   none.
+ * @property {string} broken A parameter that holds inf or NaN after the step; "" for none.
+ * @property {number} swallowed The share of updates that did not change their weight.
  * @property {Spread[]} spreads One for each layer.
  */
 
 /**
+ * The state of a training between two steps.
+ *
  * @typedef {object} Training
  * @property {Problem} problem
  * @property {Recipe} recipe
@@ -49,17 +52,19 @@ import { randomBitsAt, roundAll, streamKey, toNearest } from "./rounding.js";
  * @property {Parameter[]} parameters
  * @property {Memory} memory
  * @property {Scaler} scaler
- * @property {number} steps That are done.
+ * @property {number} steps The number of steps that are done.
  */
 
-const START_STREAM = 1; // streams of random bits
+// The first part of the keys of streams of random bits, which keeps the streams apart.
+const START_STREAM = 1;
 const BATCH_STREAM = 2;
 const ROUNDING_STREAM = 3;
-export const LOWEST = -60; // exponents that are counted; others count as the nearest of them
+// The exponents that are counted. Others count as the nearest of them.
+export const LOWEST = -60;
 export const HIGHEST = 40;
 
 /**
- * A training before its first step.
+ * Return a training before its first step.
  *
  * @param {Problem} problem
  * @param {Recipe} recipe
@@ -72,13 +77,13 @@ export function newTraining(problem, recipe, seed) {
   const parameters = firstParameters(problem, seed);
   const scaler = firstScaler(recipe);
   /** @type {Training} */
-  const made = { problem, recipe, method, seed, parameters, memory, scaler, steps: 0 };
-  takeRecipe(made, recipe);
-  return made;
+  const training = { problem, recipe, method, seed, parameters, memory, scaler, steps: 0 };
+  takeRecipe(training, recipe);
+  return training;
 }
 
 /**
- * The twin of a training that has not begun.
+ * Return the twin of a training that has done no steps.
  *
  * @param {Training} of
  */
@@ -87,6 +92,8 @@ export function twinOf({ problem, seed }) {
 }
 
 /**
+ * Return the state of a recipe's loss scaler before the first step.
+ *
  * @param {Recipe} recipe
  * @returns {Scaler}
  */
@@ -95,8 +102,8 @@ function firstScaler(recipe) {
 }
 
 /**
- * Weights and biases: those that a problem begins with, or uniform up to 1 / sqrt(inputs), as
- * torch's Linear begins.
+ * Return the first weights and biases: those of the problem, or uniform numbers of at most
+ * 1 / sqrt(inputs), as in torch's Linear.
  *
  * @param {Problem} problem
  * @param {number} seed
@@ -104,8 +111,8 @@ function firstScaler(recipe) {
  */
 function firstParameters({ shape, lastUnit, first }, seed) {
   /** @type {Parameter[]} */
-  const found = [];
-  const known = first?.(seed);
+  const parameters = [];
+  const pretrained = first?.(seed);
   const last = shape.sizes.length - 2;
   for (let layer = 0; layer <= last; layer++) {
     const rows = shape.sizes[layer];
@@ -116,20 +123,21 @@ function firstParameters({ shape, lastUnit, first }, seed) {
       ["weight", rows * columns],
       ["bias", columns],
     ])) {
-      const key = streamKey(START_STREAM, seed, found.length);
+      const number = parameters.length;
+      const key = streamKey(START_STREAM, seed, number);
       const drawn = Float32Array.from({ length: size }, (_, i) => {
         return (randomBitsAt(key, i) / 2 ** 31 - 1) * bound;
       });
       /** @type {Float32Array} */
-      const values = known ? known[found.length].slice() : drawn;
-      found.push({ name: `layer ${layer + 1} ${kind}`, layer, values });
+      const values = pretrained ? pretrained[number].slice() : drawn;
+      parameters.push({ name: `layer ${layer + 1} ${kind}`, layer, values });
     }
   }
-  return found;
+  return parameters;
 }
 
 /**
- * Go on with another recipe: it holds from the next step on.
+ * Use another recipe from the next step on. Without masters, the weights are rounded at once.
  *
  * @param {Training} training changed in place
  * @param {Recipe} recipe
@@ -145,7 +153,7 @@ export function takeRecipe(training, recipe) {
 }
 
 /**
- * Let the loss scale begin again at that of the recipe.
+ * Set the loss scale back to that of the recipe.
  *
  * @param {Training} training changed in place
  */
@@ -154,7 +162,8 @@ export function restartScale(training) {
 }
 
 /**
- * Go on with another optimizer: it begins without a memory.
+ * Use other settings of the optimizer from the next step on. Another kind of optimizer begins
+ * without state.
  *
  * @param {Training} training changed in place
  * @param {Method} method
@@ -165,7 +174,7 @@ export function takeMethod(training, method) {
 }
 
 /**
- * The samples of the next step.
+ * Return the samples of the next step.
  *
  * @param {Training} training
  */
@@ -185,7 +194,7 @@ function batchOf({ problem, seed, steps }) {
 }
 
 /**
- * Take one step.
+ * Do one step.
  *
  * @param {Training} training changed in place
  * @returns {Report}
@@ -223,7 +232,8 @@ export function trainStep(training) {
 }
 
 /**
- * Divide gradients by the scale, as GradScaler does: times its reciprocal in FP32.
+ * Divide gradients by the scale as torch's GradScaler does, by a product with its reciprocal in
+ * FP32.
  *
  * @param {Float32Array[]} gradients changed in place
  * @param {number} scale
@@ -240,7 +250,8 @@ function unscale(gradients, scale, recipe) {
 }
 
 /**
- * The tensor in which inf or NaN appeared first: the backward pass begins with the last layer.
+ * Return the name of the last parameter whose tensor holds inf or NaN; "" if none does. For
+ * gradients it is the first one that did, because the backward pass begins with the last layer.
  *
  * @param {Parameter[]} parameters
  * @param {Float32Array[]} tensors one for each
@@ -253,8 +264,11 @@ function firstNonFinite(parameters, tensors) {
 }
 
 /**
+ * Return the spread of gradients before they are rounded; `trainStep` replaces `zeros` and
+ * `nonFinite` by the numbers after rounding.
+ *
  * @param {Float32Array} sums
- * @returns {Spread} with the zeros of the sums themselves
+ * @returns {Spread}
  */
 function spreadOf(sums) {
   const counts = Array(HIGHEST - LOWEST + 1).fill(0);
@@ -262,16 +276,22 @@ function spreadOf(sums) {
   let zeros = 0;
   let nonFinite = 0;
   for (let i = 0; i < bits.length; i++) {
+    // The exponent field of an FP32 number; its largest value means inf or NaN.
     const field = (bits[i] >>> 23) & 0xff;
-    if (sums[i] === 0) zeros += 1;
-    else if (field === 0xff) nonFinite += 1;
-    else counts[Math.min(HIGHEST, Math.max(LOWEST, field - 127)) - LOWEST] += 1;
+    if (sums[i] === 0) {
+      zeros += 1;
+    } else if (field === 0xff) {
+      nonFinite += 1;
+    } else {
+      const exponent = Math.min(HIGHEST, Math.max(LOWEST, field - 127));
+      counts[exponent - LOWEST] += 1;
+    }
   }
   return { counts, zeros, nonFinite, elements: sums.length };
 }
 
 /**
- * What a network makes of samples now.
+ * Return the outputs of a network for samples, one sample after another.
  *
  * @param {Training} training
  * @param {Float32Array} inputs

@@ -1,36 +1,39 @@
-// The controls of time: start, pause, one step, reset, speed and seed; and the button that copies
-// the link.
+// The bar with the controls of a training (start, pause, one step, reset, speed, seed), and the
+// button that copies the link.
 
 import { button, choice } from "../base/controls.js";
 import { h } from "../base/elements.js";
+import { LARGEST_SEED } from "./address.js";
 import { MOST_STEPS } from "./session.js";
 
 /** @typedef {"fast" | "medium" | "slow"} Speed */
 
 /**
- * What the buttons do.
+ * Functions that the controls call.
  *
- * @typedef {object} Transports
- * @property {() => void} toggle Start or pause.
- * @property {() => void} step
- * @property {() => void} reset
+ * @typedef {object} Actions
+ * @property {() => void} toggle Starts or pauses.
+ * @property {() => void} step Does one step.
+ * @property {() => void} reset Begins again with the seed in the bar.
  * @property {(speed: Speed) => void} setSpeed
  */
 
-const LARGEST_SEED_SHOWN = 9999;
+// The time for which the button says that the link was copied.
 const COPIED_MS = 2000;
 
 /**
+ * Return the bar of controls.
+ *
  * @param {number} seed the first one
- * @param {Transports} does
+ * @param {Actions} actions
  */
-export function transportBar(seed, does) {
-  const start = button({ label: "Start", kind: "primary", onPress: does.toggle });
-  const one = button({ label: "One step", onPress: does.step });
-  const again = button({ label: "Reset", onPress: does.reset });
+export function transportBar(seed, actions) {
+  const start = button({ label: "Start", kind: "primary", onPress: actions.toggle });
+  const one = button({ label: "One step", onPress: actions.step });
+  const again = button({ label: "Reset", onPress: actions.reset });
   const speed = choice({
     label: "speed",
-    onChange: (value) => does.setSpeed(/** @type {Speed} */ (value)),
+    onChange: (value) => actions.setSpeed(/** @type {Speed} */ (value)),
   });
   speed.show(
     ["fast", "medium", "slow"].map((name) => [name, name]),
@@ -39,29 +42,37 @@ export function transportBar(seed, does) {
   const field = h("input", {
     type: "number",
     min: 0,
-    max: LARGEST_SEED_SHOWN,
+    max: LARGEST_SEED,
     value: seed,
     "aria-label": "seed",
     class: "pg-seed",
   });
-  field.addEventListener("change", does.reset);
+  field.addEventListener("change", actions.reset);
   const count = h("span", { class: "lk-quiet pg-count" });
   const title = h("span", { class: "lk-title", text: "Playground" });
   const seedLabel = h("label", { class: "lk-row lk-tight" }, "seed", field);
   const parts = [start.element, one.element, again.element, speed.element, seedLabel, count];
   return {
     element: h("div", { class: "lk-row" }, title, ...parts),
+    /** Return the seed in the field; a text that is not a valid one is replaced by the nearest. */
     seed() {
-      const asked = Math.round(Number(field.value)) || 0;
-      const next = Math.min(LARGEST_SEED_SHOWN, Math.max(0, asked));
+      const typed = Math.round(Number(field.value));
+      const number = Number.isNaN(typed) ? 0 : typed;
+      const next = Math.min(LARGEST_SEED, Math.max(0, number));
       field.value = String(next);
       return next;
     },
-    /** @param {number} next */
+    /**
+     * Put a seed into the field.
+     *
+     * @param {number} next
+     */
     setSeed(next) {
       field.value = String(next);
     },
     /**
+     * Show how many steps are done, and whether more are done now.
+     *
      * @param {number} steps
      * @param {boolean} running
      */
@@ -74,9 +85,9 @@ export function transportBar(seed, does) {
 }
 
 /**
- * A button that copies the page's address.
+ * Return a button that copies the page's address.
  *
- * @param {() => void} before brings the address up to date
+ * @param {() => void} before updates the address
  */
 export function linkButton(before) {
   const control = button({ label: "Copy link", onPress: copy });

@@ -8,17 +8,19 @@ import { put, watch } from "../base/model.js";
 import { view } from "../base/root.js";
 import { colours } from "../base/theme.js";
 import { addressOf, readAddress, settingOf } from "./address.js";
+import { addressBar, addressedSetting } from "./address_bar.js";
 import { bestList, EXERCISE_SCENE, EXERCISE_STEPS, reachesGoal } from "./best.js";
 import { drawCourse, drawPortraits, drawSpreads } from "./drawn.js";
 import { scaleHandle } from "./handle.js";
 import { knobs } from "./knobs.js";
+import { SPEEDS, trainingLoop } from "./loop.js";
 import { latestLoss, outcomeOf } from "./outcome.js";
 import { portraitInputs } from "./portraits.js";
 import { problemNamed } from "./problems.js";
 import { questionPanel } from "./question.js";
 import { RECIPE_PRESETS } from "./recipe.js";
 import { SCENES } from "./scenes.js";
-import { MOST_STEPS, newSession, portraySome, stepBoth, trainSlice } from "./session.js";
+import { newSession, portraySome, stepBoth } from "./session.js";
 import { newTraining, restartScale, takeMethod, takeRecipe } from "./trainer.js";
 import { linkButton, transportBar } from "./transport.js";
 import { happening } from "./words.js";
@@ -26,9 +28,10 @@ import { happening } from "./words.js";
 /** @import { Life } from "../base/lifetime.js" */
 /** @import { Model } from "../base/model.js" */
 /** @import { Palette } from "../base/theme.js" */
-/** @import { Asked, Setting } from "./address.js" */
+/** @import { AddressContent, Setting } from "./address.js" */
+/** @import { LoopState } from "./loop.js" */
 /** @import { Recipe } from "./recipe.js" */
-/** @import { Session } from "./session.js" */
+/** @import { Scene } from "./scenes.js" */
 
 /**
  * The traits of Playground (widget.py).
@@ -44,32 +47,25 @@ import { happening } from "./words.js";
  */
 
 /**
- * What the view works with.
+ * The state of the view beside that of its loop.
  *
- * @typedef {object} State
- * @property {HTMLElement} root
- * @property {Model<Traits>} model
+ * @typedef {object} ViewState
  * @property {Setting} setting
- * @property {Session} session
  * @property {Palette} tint
- * @property {boolean} running
- * @property {number} speed Steps in a slice of time.
- * @property {number} goal The step to which a link trains; 0 for none.
  * @property {boolean} turned Whether a knob was turned since the first step.
  * @property {boolean} entered Whether the exercise was judged for this run.
  */
 
-/** @type {Record<string, number>} */
-const SPEEDS = { fast: 1000, medium: 1, slow: 0.1 };
-const SLOW_FRAMES = 10;
-const FRAME_MS = 16;
+/** @typedef {LoopState & ViewState} State */
+
 const INTRODUCTION =
   "One network trains twice: here, in number formats that you choose, and as its twin in FP32, 32 \
 bits a number. FP16 has 16 bits, and makes numbers below 2^-25 zero.";
-const ADDRESS_MS = 150;
+const LINK_NOTICE =
+  "The link holds these settings and the step, not what earlier steps were taken with.";
 
 /**
- * The recipe of a setting.
+ * Return the recipe of a setting.
  *
  * @param {Setting} setting
  * @returns {Recipe}
@@ -79,7 +75,7 @@ function recipeOf({ preset, changes }) {
 }
 
 /**
- * Both trainings of a setting, before their first step.
+ * Return both trainings of a setting, before their first step.
  *
  * @param {Setting} setting
  */
@@ -91,6 +87,8 @@ function beginning(setting) {
 }
 
 /**
+ * Return the setting in the traits.
+ *
  * @param {Model<Traits>} model
  * @returns {Setting}
  */
@@ -105,6 +103,8 @@ function settingIn(model) {
 }
 
 /**
+ * Return whether two settings are equal.
+ *
  * @param {Setting} one
  * @param {Setting} other
  */
@@ -112,25 +112,21 @@ function sameSetting(one, other) {
   return addressOf(one) === addressOf(other);
 }
 
-/** The setting in the page's address; "" where there is none, or a place of the page. */
-function writtenSetting() {
-  const written = location.hash.slice(1);
-  return document.getElementById(written) ? "" : written;
-}
-
 /**
- * The setting that the view begins with, and what of the page's address was ignored.
+ * Return the setting that the view begins with: that of the page's address, or of the traits.
  *
  * @param {Model<Traits>} model
- * @returns {Asked}
+ * @returns {AddressContent}
  */
 function firstSetting(model) {
-  const address = writtenSetting();
+  const address = addressedSetting();
   if (model.get("in_address") && address) return readAddress(address);
   return { setting: settingIn(model), step: 0, ignored: [] };
 }
 
 /**
+ * Fill the root of the playground.
+ *
  * @param {HTMLElement} root
  * @param {Model<Traits>} model
  * @param {Life} life
@@ -139,8 +135,6 @@ function fillPlayground(root, model, life) {
   const { setting, step: firstGoal, ignored } = firstSetting(model);
   /** @type {State} */
   const state = {
-    root,
-    model,
     setting,
     session: beginning(setting),
     tint: colours(root, life, () => redraw()),
@@ -150,12 +144,13 @@ function fillPlayground(root, model, life) {
     turned: false,
     entered: false,
   };
-  // The model is told one trait after another: in between it holds half a setting.
+  // Whether the traits are being set one after another: until the last one, they are a mixture of
+  // two settings, which must not come back as a change from outside.
   let telling = false;
   const words = sentence(model);
   const pictures = picturesOf(state, life);
   const transport = transportBar(setting.seed, {
-    toggle: () => (state.running ? pause() : run()),
+    toggle: () => (state.running ? loop.pause() : loop.run()),
     step,
     reset,
     setSpeed(speed) {
@@ -167,41 +162,25 @@ function fillPlayground(root, model, life) {
   const handle = scaleHandle(pictures.spreads, moveScale);
   const question = questionPanel();
   const best = bestList(beginWith);
-  const guide = h("ol", { class: "pg-guide" });
-  const source = h("p", { class: "lk-quiet pg-source" });
-  const notice = h("p", { class: "pg-notice", role: "status" });
-  tellIgnored(ignored);
+  const guide = sceneGuide();
+  const notice = noticeLine();
+  const bar = addressBar(life, () => addressOf(state.setting, state.session.twinLosses.length));
+  const loop = trainingLoop(life, state, { onFrame, onPause });
+  notice.show(ignoredText(ignored));
   root.append(
     h("div", { class: "lk-head pg-head" }, transport.element),
     h("p", { class: "lk-quiet pg-intro" }, rich(INTRODUCTION)),
-    notice,
+    notice.element,
     words.element,
     question.element,
-    h(
-      "div",
-      { class: "pg-columns" },
-      h("div", { class: "pg-knobs" }, panel.element),
-      h(
-        "div",
-        { class: "pg-layers" },
-        pictures.spreads.element,
-        handle.element,
-        guide,
-        source,
-        best.element,
-      ),
-      h("div", { class: "pg-course" }, pictures.course.element, pictures.portraits.element),
+    columnsOf(
+      [panel.element],
+      [pictures.spreads.element, handle.element, ...guide.elements, best.element],
+      [pictures.course.element, pictures.portraits.element],
     ),
   );
 
-  /** @param {readonly string[]} parts of the address */
-  function tellIgnored(parts) {
-    notice.hidden = !parts.length;
-    notice.textContent = `Ignored in this page's address: ${parts.join("; ")}.`;
-  }
-
   function redraw() {
-    if (!pictures) return;
     pictures.portraits.redraw();
     redrawCourse();
   }
@@ -219,77 +198,40 @@ function fillPlayground(root, model, life) {
 
   function tellNews() {
     const { session } = state;
-    const { question: asked } = SCENES[state.setting.scene];
+    const scene = SCENES[state.setting.scene];
     const { training, last, lastTwin, skips, broken } = session;
-    const text = happening({ training, last, twin: lastTwin, skips, broken }, asked);
+    const text = happening({ training, last, twin: lastTwin, skips, broken }, scene.question);
+    // A screen reader reads the sentence again only if more than its numbers has changed.
     words.say(text, text.replace(/[\d.,e-]+/g, ""));
     transport.show(session.twinLosses.length, state.running);
-    answer();
+    answerQuestion(state, question);
+    judgeExercise(state, best);
   }
 
-  /** Answer the scene's question where this run has shown it; enter it for the exercise. */
-  function answer() {
-    const { session } = state;
-    const { seen } = SCENES[state.setting.scene];
-    const steps = session.twinLosses.length;
-    if (steps > 0) question.settle();
-    if (question.open && steps > 0 && (state.turned || steps >= seen)) {
-      const asked = !state.turned && sameSetting(state.setting, asAsked());
-      question.tell(asked ? outcomeOf(session) : null);
-    }
-    const exercise = state.setting.scene === EXERCISE_SCENE && !state.turned && !state.entered;
-    if (!exercise || steps < EXERCISE_STEPS) return;
-    state.entered = true;
-    const losses = session.losses.slice(0, EXERCISE_STEPS);
-    if (reachesGoal(losses)) best.add(state.setting, latestLoss(losses));
-  }
-
-  /** The setting that the scene's question is about. */
-  function asAsked() {
-    return settingOf(state.setting.scene, state.setting.seed);
-  }
-
-  /** Let model and address follow the setting and the step. */
+  /** Update traits and address to the setting and the step. */
   function tell() {
     telling = true;
-    put(model, { ...state.setting });
-    telling = false;
-    if (model.get("in_address")) writeSoon();
+    try {
+      put(model, { ...state.setting });
+    } finally {
+      telling = false;
+    }
+    if (model.get("in_address")) bar.writeSoon();
   }
 
-  // Browsers refuse an address that changes too often, as under a handle that is dragged.
-  let writtenAt = -Infinity;
-  let later = 0;
-  function writeSoon() {
-    clearTimeout(later);
-    const wait = ADDRESS_MS - (performance.now() - writtenAt);
-    if (wait > 0) later = window.setTimeout(write, wait);
-    else write();
-  }
-  function write() {
-    clearTimeout(later);
-    writtenAt = performance.now();
-    const steps = state.session.twinLosses.length;
-    history.replaceState(null, "", `#${addressOf(state.setting, steps)}`);
-  }
-  life.add(() => clearTimeout(later));
-
-  /** Bring the address up to date for a link; say what it does not hold. */
+  /** Update the address for a link; say what it does not hold. */
   function tellLink() {
-    write();
-    if (!state.turned) return;
-    notice.hidden = false;
-    notice.textContent =
-      "The link holds these settings and the step, not what earlier steps were taken with.";
+    bar.write();
+    if (state.turned) notice.show(LINK_NOTICE);
   }
 
   /**
-   * Change a part of the setting: the training goes on with it.
+   * Change parts of the setting. The training continues with them.
    *
-   * @param {Partial<Setting>} changed
+   * @param {Partial<Setting>} parts
    */
-  function change(changed) {
-    state.setting = { ...state.setting, ...changed };
+  function change(parts) {
+    state.setting = { ...state.setting, ...parts };
     const { training, twin } = state.session;
     takeRecipe(training, recipeOf(state.setting));
     const method = { ...training.problem.method, ...state.setting.method };
@@ -302,15 +244,16 @@ function fillPlayground(root, model, life) {
   }
 
   /**
-   * Let the loss scale go on from here; without one, switch a static one on.
+   * Set the loss scale; without loss scaling, switch a static one on.
    *
    * @param {number} log2_scale
    */
   function moveScale(log2_scale) {
-    const { scaling } = state.session.training.recipe;
-    const kept = scaling === "none" ? "static" : scaling;
+    const before = state.session.training.recipe.scaling;
+    const scaling = before === "none" ? "static" : before;
     const { changes } = state.setting;
-    change({ changes: { ...changes, scaling: kept, log2_scale } });
+    change({ changes: { ...changes, scaling, log2_scale } });
+    // A dynamic scale may have left the one to which it is set again.
     restartScale(state.session.training);
     redrawCourse();
   }
@@ -325,47 +268,45 @@ function fillPlayground(root, model, life) {
   }
 
   /**
-   * Begin another training.
+   * Begin a training with another setting.
    *
-   * @param {Setting} asked
+   * @param {Setting} next
    */
-  function beginWith(asked) {
-    state.setting = asked;
-    transport.setSeed(asked.seed);
-    panel.show(asked);
+  function beginWith(next) {
+    state.setting = next;
+    transport.setSeed(next.seed);
+    panel.show(next);
     reset();
   }
 
-  function showGuide() {
+  function showScene() {
     const scene = SCENES[state.setting.scene];
-    guide.replaceChildren(...scene.guide.map((text) => h("li", {}, rich(text))));
-    source.textContent = scene.source ?? "";
-    source.hidden = !scene.source;
+    guide.show(scene);
     best.element.hidden = state.setting.scene !== EXERCISE_SCENE;
     question.ask(scene);
   }
 
   function reset() {
-    pause();
+    loop.pause();
     state.setting = { ...state.setting, seed: transport.seed() };
     state.session = beginning(state.setting);
     state.goal = 0;
     state.turned = false;
     state.entered = false;
-    tellIgnored([]);
+    notice.show("");
     tell();
-    showGuide();
+    showScene();
     show();
   }
 
   function step() {
-    pause();
+    loop.pause();
     stepBoth(state.session);
     tell();
     showAll();
   }
 
-  /** Show everything as it is now, the portraits too. */
+  /** Show the present state in all pictures, with whole portraits. */
   function showAll() {
     state.session.portrait.next = 0;
     let whole = false;
@@ -376,93 +317,153 @@ function fillPlayground(root, model, life) {
   /**
    * Train to a step.
    *
-   * @param {number} goal 0: nowhere
+   * @param {number} goal 0 for no training
    */
   function trainTo(goal) {
     state.goal = goal;
-    if (goal > 0) run();
+    if (goal > 0) loop.run();
   }
 
-  // A frame of the page trains for one slice, and for more of them until the next frame is due:
-  // between two slices the page answers what is pressed. A tab in the background has no frames.
-  const between = new MessageChannel();
-  let frame = 0;
-  let frames = 0;
-  let due = 0;
-  const goal = () => state.goal || MOST_STEPS;
-  const speed = () => (state.goal > 0 ? SPEEDS.fast : state.speed);
-  function slice() {
-    if (!state.running) return;
-    trainSlice(state.session, Math.max(1, speed()), goal());
-    if (speed() > 1 && performance.now() < due) between.port2.postMessage(null);
-  }
-  between.port1.onmessage = slice;
-  function tick() {
-    frames += 1;
-    due = performance.now() + FRAME_MS;
-    if (state.session.twinLosses.length >= goal()) {
-      pause();
-      return;
-    }
-    frame = requestAnimationFrame(tick);
-    if (speed() >= 1 || frames % SLOW_FRAMES === 0) slice();
+  function onFrame() {
     if (portraySome(state.session)) pictures.portraits.redraw();
     tellNews();
     redrawCourse();
   }
-  function run() {
-    if (state.running) return;
-    state.running = true;
-    tick();
-  }
-  function pause() {
-    cancelAnimationFrame(frame);
-    if (!state.running) return;
-    state.running = false;
-    state.goal = 0;
+
+  function onPause() {
     tell();
     showAll();
   }
 
-  life.add(() => {
-    pause();
-    between.port1.close();
-  });
   /**
-   * Take a setting from outside: a new scene or seed begins again, anything else goes on.
+   * Use a setting from outside. Another scene or seed begins a training; with other changes, the
+   * training continues.
    *
-   * @param {Setting} asked
+   * @param {Setting} next
    */
-  function take(asked) {
-    if (sameSetting(asked, state.setting)) return;
-    const elsewhere = asked.scene !== state.setting.scene || asked.seed !== state.setting.seed;
-    if (!elsewhere) {
-      change(asked);
-      return;
+  function take(next) {
+    if (sameSetting(next, state.setting)) return;
+    const begins = next.scene !== state.setting.scene || next.seed !== state.setting.seed;
+    if (begins) {
+      beginWith(next);
+    } else {
+      change(next);
     }
-    beginWith(asked);
   }
+
   watch(life, model, ["scene", "preset", "changes", "method", "seed"], () => {
     if (!telling) take(settingIn(model));
   });
   life.listen(window, "hashchange", () => {
-    const address = writtenSetting();
+    const address = addressedSetting();
     if (!model.get("in_address") || !address) return;
-    const found = readAddress(address);
-    if (found.step > 0) beginWith(found.setting);
-    else take(found.setting);
-    tellIgnored(found.ignored);
-    trainTo(found.step);
+    const next = readAddress(address);
+    if (next.step > 0) {
+      beginWith(next.setting);
+    } else {
+      take(next.setting);
+    }
+    notice.show(ignoredText(next.ignored));
+    trainTo(next.step);
   });
   const sizes = new ResizeObserver(handle.place);
   sizes.observe(pictures.spreads.element);
   life.add(() => sizes.disconnect());
-  showGuide();
+  showScene();
   show();
   trainTo(firstGoal);
 }
 
 /**
+ * Show the answer to the scene's question once a run has shown it.
+ *
+ * @param {State} state
+ * @param {ReturnType<typeof questionPanel>} question
+ */
+function answerQuestion({ session, setting, turned }, question) {
+  const { scene, seed } = setting;
+  const steps = session.twinLosses.length;
+  if (steps === 0) return;
+  question.settle();
+  if (!question.open) return;
+  if (!turned && steps < SCENES[scene].seen) return;
+  // The question is about the first settings of the scene.
+  const isAboutThisRun = !turned && sameSetting(setting, settingOf(scene, seed));
+  question.tell(isAboutThisRun ? outcomeOf(session) : null);
+}
+
+/**
+ * Add a run to the best ones of the exercise if it has reached the goal.
+ *
+ * @param {State} state
+ * @param {ReturnType<typeof bestList>} best
+ */
+function judgeExercise(state, best) {
+  const { session, setting, turned, entered } = state;
+  if (setting.scene !== EXERCISE_SCENE || turned || entered) return;
+  if (session.twinLosses.length < EXERCISE_STEPS) return;
+  state.entered = true;
+  const losses = session.losses.slice(0, EXERCISE_STEPS);
+  if (reachesGoal(losses)) best.add(setting, latestLoss(losses));
+}
+
+/** Return a line for notices about the page's address, which is hidden without one. */
+function noticeLine() {
+  const element = h("p", { class: "pg-notice", role: "status" });
+  return {
+    element,
+    /** @param {string} text "" for none */
+    show(text) {
+      element.hidden = text === "";
+      element.textContent = text;
+    },
+  };
+}
+
+/**
+ * Return the notice about parts of the page's address that were ignored; "" for none.
+ *
+ * @param {readonly string[]} parts
+ */
+function ignoredText(parts) {
+  return parts.length ? `Ignored in this page's address: ${parts.join("; ")}.` : "";
+}
+
+/** Return the guide of a scene, and the source of its data. */
+function sceneGuide() {
+  const list = h("ol", { class: "pg-guide" });
+  const source = h("p", { class: "lk-quiet pg-source" });
+  return {
+    elements: [list, source],
+    /** @param {Scene} scene */
+    show(scene) {
+      list.replaceChildren(...scene.guide.map((text) => h("li", {}, rich(text))));
+      source.textContent = scene.source ?? "";
+      source.hidden = !scene.source;
+    },
+  };
+}
+
+/**
+ * Return the columns below the question.
+ *
+ * @param {HTMLElement[]} knobParts
+ * @param {HTMLElement[]} layerParts
+ * @param {HTMLElement[]} courseParts
+ */
+function columnsOf(knobParts, layerParts, courseParts) {
+  return h(
+    "div",
+    { class: "pg-columns" },
+    h("div", { class: "pg-knobs" }, ...knobParts),
+    h("div", { class: "pg-layers" }, ...layerParts),
+    h("div", { class: "pg-course" }, ...courseParts),
+  );
+}
+
+/**
+ * Return the figures: the layers, the losses with the scale, and the portraits.
+ *
  * @param {State} state
  * @param {Life} life
  */

@@ -1,9 +1,9 @@
 """Playground: a network that trains in the page, in any number formats, beside one in FP32.
 
-The page computes all of it (trainer.js), also in a notebook: no kernel takes part in a step.
+The page does all steps (trainer.js), also in a notebook: the kernel takes no part in them.
 
-Invariant: what the page computes is, to the bit, what `labkit.formats.round_to`,
-`labkit.gemm.accumulate` and `labkit.amp.advance` compute (tests/playground).
+Invariant: the results of the page are, to the bit, those of `labkit.formats.round_to`,
+`labkit.gemm.accumulate` and `labkit.amp.advance` (tests/playground).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SCENES: dict[str, tuple[str, dict[str, Any]]] = {
     "epsilon": ("O3", {}),
     "swallowed": ("BF16 no master", {"rate": 2.0**-11}),
 }
-# Those recipes of labkit.amp.RECIPES that recipe.js has.
+# The recipes of labkit.amp.RECIPES that recipe.js has.
 PRESETS = (
     "FP32",
     "FP16",
@@ -47,6 +47,7 @@ PRESETS = (
 )
 SEEDS = range(10_000)
 
+# The values that recipe.js and address.js allow for the parts of a recipe and of an optimizer.
 KNOWN_FORMATS = ("FP32", "FP16", "BF16", "E4M3", "E5M2")
 OWN_FORMAT = re.compile(r"e[2-8]m([1-9]|1\d|2[0-3])")
 FORMAT_PARTS = ("weights", "activations", "gradients", "optimizer")
@@ -67,17 +68,18 @@ class Playground(LabWidget, folder="playground"):
     """A network that trains in the page, in formats of your choice, beside its twin in FP32.
 
     Args:
-        scene: the problem and what can be found there: "picture", "targets", "spirals", "digits",
+        scene: The problem and a question about it: "picture", "targets", "spirals", "digits",
             "fine_tuning", "too_high", "epsilon" or "swallowed".
-        preset: the name of a recipe; None for the one that the scene begins with.
-        seed: of the first weights and of the batches, 0 to 9999.
+        preset: The name of a recipe; None for the one that the scene begins with.
+        seed: The seed of the first weights and of the batches, 0 to 9999.
 
-    Traits to read and set: `scene`, `preset`, `seed`; `changes`, parts of the recipe that differ
-    from the preset, such as {"scaling": "static", "log2_scale": 14}; `method`, parts of the
-    optimizer, such as {"kind": "SGD", "rate": 0.1}. To read: `sentence`, which the page forms.
+    The traits `scene`, `preset`, `seed`, `changes` and `method` can be read and set. `changes` has
+    the parts of the recipe that differ from the preset, such as {"scaling": "static", "log2_scale":
+    14}, and `method` those of the optimizer that differ from the problem's, such as {"kind": "SGD",
+    "rate": 0.1}. The page sets `sentence`, which can be read.
 
     Raises:
-        TraitError: the scene, recipe or seed does not exist.
+        TraitError: The scene, recipe or seed does not exist.
 
     >>> Playground("spirals", "O1").preset
     'O1'
@@ -89,15 +91,18 @@ class Playground(LabWidget, folder="playground"):
     method: traitlets.Dict[str, Any] = traitlets.Dict().tag(sync=True)
     seed = traitlets.Int(0).tag(sync=True)
     sentence = traitlets.Unicode().tag(sync=True)
-    # whether the page's address holds the setting: in a file of its own
+    # Whether the page's address holds the setting, as in a file that has the playground alone.
     in_address = traitlets.Bool(False).tag(sync=True)
 
     def __init__(self, scene: str = "picture", preset: str | None = None, seed: int = 0) -> None:
+        # `_choices` refuses a scene that does not exist.
         first, method = SCENES.get(scene, ("FP32", {}))
-        super().__init__(scene=scene, preset=preset or first, method=dict(method), seed=seed)
+        if preset is None:
+            preset = first
+        super().__init__(scene=scene, preset=preset, method=dict(method), seed=seed)
 
     @limited("scene", "preset", "seed")
-    def _places(self) -> Mapping[str, Collection[Any]]:
+    def _choices(self) -> Mapping[str, Collection[Any]]:
         return {"scene": SCENES, "preset": PRESETS, "seed": SEEDS}
 
     @traitlets.validate("changes", "method")
@@ -123,21 +128,21 @@ class Playground(LabWidget, folder="playground"):
 
 def _expected(part: str, value: Any) -> str:
     """Return what a part of a recipe or an optimizer must be; "" if the value is that."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if part in FORMAT_PARTS:
-        known = value in KNOWN_FORMATS
-        own = isinstance(value, str) and OWN_FORMAT.fullmatch(value) is not None
-        return "" if known or own else f"{', '.join(KNOWN_FORMATS)} or one such as e5m10"
+        is_known = value in KNOWN_FORMATS
+        is_own = isinstance(value, str) and OWN_FORMAT.fullmatch(value) is not None
+        return "" if is_known or is_own else f"{', '.join(KNOWN_FORMATS)} or one such as e5m10"
     if part in CHOICES:
-        chosen = any(
-            value is one or (value == one and isinstance(one, str)) for one in CHOICES[part]
-        )
-        return "" if chosen else " or ".join(map(str, CHOICES[part]))
+        choices = CHOICES[part]
+        # 1 and 0 are equal to True and False, but are not valid on the page.
+        is_same_kind = isinstance(value, bool) == isinstance(choices[0], bool)
+        is_choice = is_same_kind and value in choices
+        return "" if is_choice else " or ".join(map(str, choices))
     if part in RANGES:
         places = RANGES[part]
-        sound = number and value in places
-        return "" if sound else f"{places[0]} to {places[-1]}"
+        return "" if is_number and value in places else f"{places[0]} to {places[-1]}"
     if part == "momentum":
-        return "" if number and 0 <= value < 1 else "a number from 0 to below 1"
+        return "" if is_number and 0 <= value < 1 else "a number from 0 to below 1"
     most = LARGEST[part]
-    return "" if number and 0 < value <= most else f"a number above 0, at most {most:g}"
+    return "" if is_number and 0 < value <= most else f"a number above 0, at most {most:g}"

@@ -1,27 +1,34 @@
-// One sentence that says what happens in a training now, and why.
+// One sentence about what happens in a training now, and why.
 
 import { decimal, percent, power } from "../base/number_words.js";
 
 /** @import { Report, Training } from "./trainer.js" */
 
-const MANY_ZEROS = 0.2; // of a layer's gradients
-const MANY_SWALLOWED = 0.5; // of the updates
-const ALIKE = 1.05; // a loss is as good as another up to this factor
+// The share of zeros of a layer's gradients, beyond that of the twin, from which they count as
+// lost.
+const MANY_ZEROS = 0.2;
+// The share of swallowed updates from which the sentence is about them.
+const MANY_SWALLOWED = 0.5;
+// A loss is as good as the twin's if it is at most this many times as large.
+const ALIKE = 1.05;
 
 /**
- * What the sentence is about.
+ * The facts that the sentence is made of.
  *
  * @typedef {object} Both
  * @property {Training} training
- * @property {Report | null} last The step that was the last; null before the first.
- * @property {Report | null} twin That of the twin.
- * @property {number} skips The number of steps in a row that were skipped.
- * @property {{ step: number, name: string } | null} broken
+ * @property {Report | null} last The latest step; null before the first.
+ * @property {Report | null} twin The latest step of the twin; null before the first.
+ * @property {number} skips The number of steps in a row that were skipped up to now.
+ * @property {{ step: number, name: string } | null} broken The first parameter that held inf or
+ *   NaN, and after which step.
  */
 
 /**
+ * Return the sentence.
+ *
  * @param {Both} both
- * @param {string} question of the scene
+ * @param {string} question of the scene, which is shown before the first step
  */
 export function happening({ training, last, twin, skips, broken }, question) {
   if (!last || !twin) return `${question} Guess, and press Start.`;
@@ -45,6 +52,8 @@ half the distance to the next ${recipe.weights} number. Switch FP32 master weigh
 }
 
 /**
+ * Return the sentence about a skipped step.
+ *
  * @param {Report} last
  * @param {string} scaling
  * @param {number} skips
@@ -58,13 +67,17 @@ function skippedWords({ culprit, scale }, scaling, skips) {
   return `${often}: ${where}. ${then}`;
 }
 
-/** @param {Report["spreads"][number]} spread */
+/**
+ * Return the share of a layer's gradients that are zero.
+ *
+ * @param {Report["spreads"][number]} spread
+ */
 function shareOfZeros({ zeros, elements }) {
   return zeros / elements;
 }
 
 /**
- * The first layer that has many more zeros than the twin's; null where there is none.
+ * Return the first layer that has many more zeros than that of the twin; null if none has.
  *
  * @param {Report} last
  * @param {Report} twin
@@ -78,6 +91,8 @@ function lostLayer({ spreads }, twin) {
 }
 
 /**
+ * Return the sentence about a layer whose gradients are lost.
+ *
  * @param {number} layer
  * @param {Report} last
  * @param {Report} twin

@@ -91,7 +91,7 @@ def by_format(record: GemmRecord) -> dict[Format, list[tuple[GemmCase, GemmRun]]
 
 
 def speed(run: GemmRun) -> str:
-    """Return the speed of a run with its unit: FLOP/s, or bytes per second of a mere copy.
+    """Return the speed of a run with its unit: FLOP/s, or bytes per second of a case without FLOP.
 
     >>> speed(GemmRun(GemmCase(1000, 1000, 1000), 0.01, 0.01, 0.01, 1, 0.0))
     '200 GFLOP/s'
@@ -124,11 +124,12 @@ def _say_size(record: GemmRecord) -> str:
     size = max(fp32_sizes)
     runs = {case.format.name: run for case, run in products(record) if case.m == size}
     base = runs.pop("FP32")
-    ratios = ", ".join(
+    parts = [
         f"{name} {two_digits(base.seconds / run.seconds)} times as fast"
         for name, run in runs.items()
-    )
-    return f"a product of {size} x {size} x {size} in FP32 runs at {speed(base)}; {ratios}"
+    ]
+    text = f"a product of {size} x {size} x {size} in FP32 runs at {speed(base)}"
+    return f"{text}; {', '.join(parts)}" if parts else text
 
 
 def _say_alignment(record: GemmRecord) -> str:
@@ -139,6 +140,8 @@ def _say_alignment(record: GemmRecord) -> str:
         others = [run.tflops for case, run in runs if case.k % 8 or case.n % 8]
         if aligned and others:
             parts.append(f"{median(others) / median(aligned):.0%} ({format.name})")
+    if not parts:
+        return _say_extremes(record)
     return (
         f"sizes that are not multiples of 8 reach {', '.join(parts)} of the median speed of "
         "those that are"
@@ -148,6 +151,8 @@ def _say_alignment(record: GemmRecord) -> str:
 def _say_batch(record: GemmRecord) -> str:
     """Compare the times of the smallest batch and the largest."""
     batches = [case.m for case, _ in products(record)]
+    if len(set(batches)) < 2:
+        return _say_extremes(record)
     few = min(batches)
     many = max(batches)
     parts = []
@@ -155,6 +160,8 @@ def _say_batch(record: GemmRecord) -> str:
         seconds = {case.m: run.seconds for case, run in runs}
         if few in seconds and many in seconds:
             parts.append(f"{two_digits(seconds[many] / seconds[few])} times ({format.name})")
+    if not parts:
+        return _say_extremes(record)
     rows = "row" if few == 1 else "rows"
     return f"{many} rows take {', '.join(parts)} as long as {few} {rows}"
 
@@ -168,7 +175,7 @@ def _say_bandwidth(record: GemmRecord) -> str:
     }
     parts = []
     for (op, name), copy_seconds in seconds.items():
-        if op == "copy" and name != "FP32":
+        if op == "copy" and name != "FP32" and ("copy", "FP32") in seconds:
             ratio = seconds["copy", "FP32"] / copy_seconds
             parts.append(f"{name} copies {two_digits(ratio)} times as fast as FP32")
     for (op, name), fused_seconds in seconds.items():
@@ -243,7 +250,7 @@ def sweep_figure(sweep: str, here: GemmRecord | None = None, card: str = CARD) -
             f"Measure {sweep!r}."
         )
     gpu_record = _newest(sweep, "cuda")
-    other_record = here or _newest(sweep, "cpu")
+    other_record = _newest(sweep, "cpu") if here is None else here
     records = [record for record in (gpu_record, other_record) if record is not None]
     height = 4.4
     if sweep not in DRAWINGS and records:
@@ -266,11 +273,13 @@ def sweep_figure(sweep: str, here: GemmRecord | None = None, card: str = CARD) -
 
 
 def _newest(sweep: str, kind: str) -> GemmRecord | None:
+    """Return the newest record of a sweep on a kind of device; None without one."""
     records = recorded_gemm(sweep, kind)
     return records[0] if records else None
 
 
 def _draw_record(axes: Axes, sweep: str, record: GemmRecord | None, *, here: bool) -> None:
+    """Draw a record into a panel, or say there that nothing was recorded or timed."""
     if record is None or not record.runs:
         _say_nothing(axes, record)
         return
@@ -301,7 +310,7 @@ def roofline_figure(
     figure, panels = _two_panels()
     wanted = ("ceilings", *sweeps)
     gpu_records = _of_newest_device(wanted, "cuda")
-    other_records = list(here) or _of_newest_device(wanted, "cpu")
+    other_records = list(here) if here else _of_newest_device(wanted, "cpu")
 
     sentences = []
     published = "" if gpu_records else draw_published(panels[0], "roofline", card)
@@ -347,6 +356,7 @@ def _of_newest_device(sweeps: Sequence[str], kind: str) -> list[GemmRecord]:
 
 
 def _two_panels(height: float = 4.4) -> tuple[Figure, Sequence[Axes]]:
+    """Return a figure of a height in inches with two panels side by side."""
     figure = new_figure(11, height, layout="constrained")
     panels = figure.subplots(1, 2)
     for axes in panels:
@@ -361,7 +371,7 @@ def _finished(figure: Figure, sentences: Sequence[str]) -> Figure:
 
 
 def _say_nothing(axes: Axes, record: GemmRecord | None) -> None:
-    """Write into a panel that nothing was recorded."""
+    """Write into a panel that there is no record, or that nothing could be timed for it."""
     axes.set_axis_off()
     words = NOT_RECORDED if record is None else sweep_sentence(record)
     axes.text(
@@ -395,11 +405,13 @@ def _unit(runs: Sequence[GemmRun]) -> tuple[float, str]:
 
 
 def _log_speed(axes: Axes, unit: str) -> None:
+    """Make both axes of a panel of speeds logarithmic, and add a legend."""
     logarithmic(axes, ylabel=unit)
     axes.legend(frameon=False, fontsize=8)
 
 
 def _size(axes: Axes, record: GemmRecord) -> None:
+    """Draw speed over the side of square products."""
     factor, unit = _unit(record.runs)
     speeds = {
         format: [(case.m, factor * run.tflops) for case, run in runs]
@@ -436,6 +448,7 @@ def _alignment(axes: Axes, record: GemmRecord) -> None:
 
 
 def _batch(axes: Axes, record: GemmRecord) -> None:
+    """Draw time over the number of rows."""
     times = {
         format: [(case.m, 1000 * run.seconds) for case, run in runs]
         for format, runs in by_format(record).items()

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLUMNS = 6  # pictures of a run, besides the wanted one
+# The number of pictures of a run, without the wanted one.
+COLUMNS = 6
 
 
 def shades_of(picture: Picture) -> NDArray[np.float64]:
@@ -35,7 +36,7 @@ def pictures_figure(records: Sequence[RunRecord]) -> Figure:
     """Draw what the networks of some runs did at some of their steps, beside what they should do.
 
     Raises:
-        ValueError: records is empty, they are of several tasks, or one of them has no pictures.
+        ValueError: `records` is empty, has several tasks, or one of them has no pictures.
     """
     tasks = sorted({record.task for record in records})
     if len(tasks) != 1:
@@ -77,12 +78,17 @@ def some_of(pictures: Sequence[Picture]) -> list[Picture]:
 
 
 def pictures_sentence(records: Sequence[RunRecord]) -> str:
-    """Return what the runs reached.
+    """Return a sentence with the metric of each run after its last step.
+
+    Raises:
+        ValueError: `records` is empty.
 
     >>> from labkit.train import recorded
     >>> pictures_sentence([recorded("painted_picture", name, 0) for name in ("FP32", "FP16")])
     'R2 after 1,000 steps: FP32 0.96; FP16 0.03.'
     """
+    if not records:
+        raise ValueError("expected at least one record, got none")
     name = records[0].metric_name
     counts = {len(record.steps) for record in records}
     if len(counts) == 1:
@@ -96,6 +102,7 @@ def pictures_sentence(records: Sequence[RunRecord]) -> str:
 
 
 def _draw(axes: Axes, picture: Picture, title: str) -> None:
+    """Draw a picture without ticks and frame."""
     axes.imshow(shades_of(picture), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     axes.set_title(title, fontsize=9, color=INK)
     axes.set(xticks=[], yticks=[])

@@ -42,6 +42,7 @@ COLOURS = {
     "MXFP8": EIGHT_BITS,
     "NVFP4": EIGHT_BITS,
 }
+# The hexagon of a published number, and the line of a data sheet's number.
 MARK: dict[str, Any] = {"marker": "H", "mfc": "none", "ls": "none", "ms": 6, "mew": 1.2}
 PROMISED: dict[str, Any] = {"ls": ":", "lw": 1.3}
 # One benchmark ran the same four trainings on a card of each generation, from Volta (2017) to
@@ -60,7 +61,7 @@ TRAININGS = {
     "bert_large_squad": ("BERT-large", "D"),
     "gnmt": ("GNMT", "^"),
 }
-# Rows without a side are the best result over products with sides in this range.
+# The range of the sides of products of which a row without a side is the best result.
 SWEPT = (1024, 10240)
 
 
@@ -117,15 +118,7 @@ def gains_figure(card: str = CARD) -> Figure:
         middle = median(ratios)
         axes.plot(ratios, row + spread, color=COLOURS["FP16"], **MARK)
         axes.plot([middle, middle], [row - 0.4, row + 0.4], color=COLOURS["FP32"], lw=2)
-    for name, promise in _promises(card).items():
-        axes.axvline(promise, color=COLOURS[name], **PROMISED)
-        axes.text(
-            promise,
-            -0.6,
-            f" data sheet, over {name}: {two_digits(promise)}",
-            fontsize=8,
-            color=QUIET,
-        )
+    _draw_promises(axes, card)
     axes.axvline(1, color=QUIET, lw=0.8)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -141,6 +134,14 @@ def gains_figure(card: str = CARD) -> Figure:
     words = gains_sentence(card)
     figure.supxlabel(wrapped(words, 115), fontsize=9.5)
     return described(figure, words)
+
+
+def _draw_promises(axes: Axes, card: str) -> None:
+    """Draw a line at each speedup that a data sheet promises, with its name above the first row."""
+    for name, promise in _promises(card).items():
+        axes.axvline(promise, color=COLOURS[name], **PROMISED)
+        text = f" data sheet, over {name}: {two_digits(promise)}"
+        axes.text(promise, -0.6, text, fontsize=8, color=QUIET)
 
 
 @on_any_page
@@ -266,12 +267,13 @@ def logarithmic(axes: Axes, **labels: str) -> None:
 
 
 def _speeds(axes: Axes, xlabel: str) -> None:
+    """Make both axes of a panel of speeds logarithmic, and add a legend above the data."""
     from matplotlib.ticker import NullFormatter
 
     logarithmic(axes, xlabel=xlabel, ylabel="TFLOP/s")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
-    # Make room for the legend above the data.
+    # A factor of 4 is room for the legend.
     _, top = axes.get_ylim()
     axes.set_ylim(top=4 * top)
     axes.legend(frameon=False, fontsize=8, ncols=3, loc="upper left", columnspacing=1.2)
@@ -303,15 +305,11 @@ def _size(axes: Axes, card: str) -> str:
     narrow = "FP16" if any(row.format == "FP16" for row in rows) else "BF16"
     best = max(row.value for row in rows if row.format == narrow)
     speed = f"{best:,.0f}" if best >= 100 else f"{best:.3g}"
-    parts = [
-        f", {_range(ratios)} as fast as {wide} in the same source"
-        for wide, ratios in gains("product", card, narrow).items()
-        if wide != "data sheet"
-    ]
-    return (
-        f"For the {card}, products in {narrow} were published with up to {speed} TFLOP/s"
-        f"{';'.join(parts)}."
-    )
+    text = f"For the {card}, products in {narrow} were published with up to {speed} TFLOP/s"
+    for wide, ratios in gains("product", card, narrow).items():
+        if wide != "data sheet":
+            text += f", {_range(ratios)} as fast as {wide} in the same source"
+    return f"{text}."
 
 
 def _roofline(axes: Axes, card: str) -> str:

@@ -41,8 +41,9 @@ TINTS = {
     "one seed": "transparent",
     "": "transparent",
 }
-SEEDS = (0, 1, 2)  # of the command for empty cells
-# The recipe without scaling: what it loses is what scaling can keep.
+# The seeds in the command for empty cells, unless others are chosen.
+SEEDS = (0, 1, 2)
+# The recipe without scaling, whose lost gradients are those that scaling can keep.
 UNSCALED = "FP16"
 
 
@@ -51,10 +52,10 @@ class Cell:
     """A cell of the table in a notebook.
 
     Attributes:
-        text: the verdict, or a number.
-        below: a second line, in a quieter colour.
-        tooltip: what the browser shows at the pointer.
-        tint: the colour of the background, as CSS.
+        text: The verdict, or a number.
+        below: A second line, in a quieter colour.
+        tooltip: The text that the browser shows at the pointer.
+        tint: The colour of the background, as CSS.
     """
 
     text: str
@@ -71,7 +72,10 @@ class RecipeTable:
     """Verdicts of recipes by tasks. A notebook shows it in colour; `str` gives it as text.
 
     Attributes:
-        records: task -> its runs, FP32's first.
+        recipes: The names of the recipes, one column each.
+        records: Task -> its runs, those of FP32 first.
+        seeds: The seeds in the command for empty cells.
+        folder: The folder in that command.
     """
 
     recipes: tuple[str, ...]
@@ -94,7 +98,7 @@ class RecipeTable:
         return "broken" if difference.broken else difference.verdict
 
     def missing(self) -> str:
-        """Return the command that fills the empty cells, "" if there are none."""
+        """Return the command that trains the runs of the empty cells, "" if there are none."""
         empty = [
             (task, recipe)
             for task in self.records
@@ -105,7 +109,7 @@ class RecipeTable:
             return ""
         tasks = dict.fromkeys(task for task, _ in empty)
         lacking = {recipe for _, recipe in empty}
-        # in the order of the table
+        # The recipes are in the order of the table.
         recipes = [recipe for recipe in self.recipes if recipe in lacking]
         words = ["labkit compare", *tasks, "--recipes", *map(_quoted, ["FP32", *recipes])]
         words += ["--seeds", *map(str, self.seeds), "--folder", _quoted(str(self.folder))]
@@ -199,6 +203,7 @@ class RecipeTable:
         return {"name": task.replace("_", " "), "cells": cells}
 
     def _cell(self, task: str, recipe: str) -> Cell:
+        """Return the cell of a verdict, with the mean difference or the number of broken runs."""
         difference = self.difference(task, recipe)
         if difference is None:
             return NOT_RUN
@@ -230,15 +235,15 @@ def recipe_table(
     """Read the records of these tasks under FP32 and these recipes, and judge each pair.
 
     Args:
-        tasks: names of tasks, one row each.
-        recipes: names of recipes, one column each.
-        seeds: which to read; None takes all that were recorded, or requests three if there are
-            none.
-        folder: where `labkit compare --folder` wrote; None takes the runs that travel with the lab.
-            A GPU's runs are in a folder of its name in there.
+        tasks: The names of tasks, one row each.
+        recipes: The names of recipes, one column each.
+        seeds: The seeds whose runs are read; None for all recorded ones. The command for empty
+            cells has these seeds, or `SEEDS` for None.
+        folder: The folder that was given to `labkit compare --folder`; None for the records of the
+            lab. The runs of a GPU are in a folder with its name in there.
 
     Raises:
-        ValueError: the folder holds runs of several devices, where those of one belong.
+        ValueError: The folder of one device has runs of several.
 
     >>> table = recipe_table(["segmentation"], ["FP16", "FP16 static"])
     >>> table.verdict("segmentation", "FP16"), table.verdict("segmentation", "FP16 static")
@@ -246,18 +251,18 @@ def recipe_table(
     """
     chosen = tuple(dict.fromkeys(recipes))
     chosen_seeds = None if seeds is None else tuple(seeds)
-    recorded = dict.fromkeys(("FP32", *chosen, UNSCALED))
+    all_recipes = dict.fromkeys(("FP32", *chosen, UNSCALED))
     records = {}
     for task in tasks:
         files = _files(task, folder)
         own_seeds = chosen_seeds
         if own_seeds is None:
-            # a file is named <recipe>-seed<number>.json
+            # A file is named <recipe>-seed<number>.json.
             numbers = {int(Path(name).stem.rpartition("seed")[2]) for name in files}
             own_seeds = tuple(sorted(numbers))
         names = [
             record_path(Path(), task, recipe, seed).name
-            for recipe in recorded
+            for recipe in all_recipes
             for seed in own_seeds
         ]
         records[task] = tuple(load_for_device(files[name]) for name in names if name in files)
@@ -286,7 +291,7 @@ def _quoted(word: str) -> str:
 
 
 def margin_of(task: str) -> float:
-    """Return how large a difference may be without mattering.
+    """Return the largest difference of metrics that counts as equally good.
 
     It is the task's own margin, or `MARGIN` for a task that is not one of the lab's.
     """

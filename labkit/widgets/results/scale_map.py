@@ -28,7 +28,8 @@ from labkit.widgets.base.number_words import power
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TOLERATED = 0.01  # share that a safe scale loses at most
+# The largest share of the gradients that a safe scale loses.
+TOLERATED = 0.01
 
 
 @on_any_page
@@ -36,26 +37,27 @@ def scale_map_figure(record: RunRecord) -> Figure:
     """Draw what each loss scale would lose and overflow at each step, with the run's own scale.
 
     Raises:
-        ValueError: the record has no histograms, or those of several kinds of gradients.
+        ValueError: The record has no histograms, or those of several kinds of gradients.
     """
     from matplotlib.colors import to_rgba
 
-    found = scale_map(record.snapshots)
-    shades = np.zeros((*found.lost.T.shape, 4))
+    scales = scale_map(record.snapshots)
+    # An RGBA image, shape [scales, steps, 4]: the share that is lost is the opacity.
+    shades = np.zeros((*scales.lost.T.shape, 4))
     shades[:] = to_rgba(FATE_COLOURS["underflowed"])
-    shades[..., 3] = found.lost.T
-    shades[found.overflowing.T > 0] = to_rgba(FATE_COLOURS["overflowed"], 0.7)
+    shades[..., 3] = scales.lost.T
+    shades[scales.overflowing.T > 0] = to_rgba(FATE_COLOURS["overflowed"], 0.7)
 
     figure = new_figure(8, 4.2, layout="constrained")
     axes = figure.subplots()
-    low = int(found.log2_scales[0])
-    high = int(found.log2_scales[-1])
+    low = int(scales.log2_scales[0])
+    high = int(scales.log2_scales[-1])
     steps = record.steps
     axes.imshow(
         shades,
         origin="lower",
         aspect="auto",
-        extent=(found.steps[0], steps[-1].step, low - 0.5, high + 0.5),
+        extent=(scales.steps[0], steps[-1].step, low - 0.5, high + 0.5),
         interpolation="nearest",
     )
     path = [np.log2(step.scale) for step in steps]
@@ -66,22 +68,29 @@ def scale_map_figure(record: RunRecord) -> Figure:
     axes.set(xlabel="step", ylabel="loss scale", ylim=(low - 0.5, high + 0.5))
     power_ticks(axes.set_yticks, range(low, high + 1, 4))
     panel(axes, "Orange: share of the gradients that is lost. Pink: some overflow. Blank: neither.")
-    words = scale_map_sentence(record, found)
+    words = scale_map_sentence(record, scales)
     figure.supxlabel(raised(wrapped(words, 105)), fontsize=9.5, color=INK)
     return described(figure, words)
 
 
-def scale_map_sentence(record: RunRecord, found: ScaleMap | None = None) -> str:
-    """Return which scales are safe at the first and at the last step of the map."""
-    found = scale_map(record.snapshots) if found is None else found
+def scale_map_sentence(record: RunRecord, scales: ScaleMap | None = None) -> str:
+    """Return which scales are safe at the first and at the last step of the map.
+
+    Args:
+        record: A record with histograms.
+        scales: Its map, if it is known already.
+
+    Raises:
+        ValueError: The record has no histograms, or those of several kinds of gradients.
+    """
+    if scales is None:
+        scales = scale_map(record.snapshots)
     windows = []
-    for row, when in ((0, "at first"), (-1, f"at step {found.steps[-1]:,}")):
-        safe = found.log2_scales[found.safe(TOLERATED)[row]]
-        window = (
-            f"from {power(2.0 ** int(safe[0]))} to {power(2.0 ** int(safe[-1]))}"
-            if len(safe)
-            else "none"
-        )
+    for row, when in ((0, "at first"), (-1, f"at step {scales.steps[-1]:,}")):
+        safe = scales.log2_scales[scales.safe(TOLERATED)[row]]
+        window = "none"
+        if len(safe):
+            window = f"from {power(2.0 ** int(safe[0]))} to {power(2.0 ** int(safe[-1]))}"
         windows.append(f"{when} {window}")
     return (
         f"Safe scales: {'; '.join(windows)}. Below them gradients are lost, above them "

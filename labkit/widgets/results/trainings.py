@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 from textwrap import fill
 from typing import TYPE_CHECKING, Protocol
 
@@ -29,6 +30,7 @@ from labkit.widgets.base.figures import (
     raised,
     wrapped,
 )
+from labkit.widgets.base.number_words import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,17 +46,19 @@ FORMAT_OF = {
 # FP32 is broad and the next line solid. The others have gaps, which show the lines below them.
 DASHES = ("-", "-", (0, (6, 5)), (0, (2, 5)), (0, (1, 2)), (0, (6, 3, 1, 3)))
 MARKERS = "os^DvP"
+# The number of losses in a mean that is drawn; fewer for shorter runs.
+SMOOTHED_STEPS = 10
 
 
 class Treatment(Protocol):
-    """What a training of the clinic did: the part of its lesson's Treatment that is drawn.
+    """The results of a training of the clinic: the attributes of its Treatment that are drawn.
 
     Attributes:
-        losses: the loss of each step.
-        scales: the loss scale of each step; empty without a GradScaler.
-        steps: the number of optimizer steps.
-        score: the score of the trained model.
-        error: the error that ended the training, or "".
+        losses: The loss of each step.
+        scales: The loss scale of each step; empty without a GradScaler.
+        steps: The number of optimizer steps.
+        score: The score of the trained model.
+        error: The error that ended the training, or "".
     """
 
     losses: Sequence[float]
@@ -69,7 +73,7 @@ def race_figure(records: Sequence[RunRecord]) -> Figure:
     """Draw runs of one task: smoothed losses on the left, the metric of each seed on the right.
 
     Raises:
-        ValueError: records is empty, or they are of several tasks or devices.
+        ValueError: `records` is empty, or has several tasks, devices or versions of torch.
     """
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -81,12 +85,13 @@ def race_figure(records: Sequence[RunRecord]) -> Figure:
     recipes = list(dict.fromkeys(r.recipe for r in records))
     figure = new_figure(11, 4, layout="constrained")
     losses, metrics = figure.subplots(1, 2, width_ratios=(3, 2))
+    window = min([SMOOTHED_STEPS, *(len(r.steps) for r in records)])
     ends = []
     for i, recipe in enumerate(recipes):
         runs = [r for r in records if r.recipe == recipe]
-        ends.append(_draw_losses(losses, runs, i))
+        ends.append(_draw_losses(losses, runs, i, window))
         _draw_metrics(metrics, runs, i)
-    losses.set(xlabel="step", ylabel="loss (mean of 10 steps)", yscale="log")
+    losses.set(xlabel="step", ylabel=f"loss (mean of {counted(window, 'step')})", yscale="log")
     losses.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     losses.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     losses.yaxis.set_minor_formatter(NullFormatter())
@@ -103,6 +108,7 @@ def race_figure(records: Sequence[RunRecord]) -> Figure:
 
 
 def _title(records: Sequence[RunRecord]) -> str:
+    """Return the task of runs, and where and when they were recorded."""
     first = records[0]
     dates = sorted({r.date[:10] for r in records})
     when = dates[0]
@@ -117,14 +123,14 @@ def race_sentence(records: Sequence[RunRecord]) -> str:
     Speeds are given only for runs that were timed, each alone on one device.
 
     Raises:
-        ValueError: records is empty.
+        ValueError: `records` is empty.
     """
     if not records:
         raise ValueError("expected at least one record, got none")
     metrics: dict[str, list[float]] = {}
     for record in records:
         metrics.setdefault(record.recipe, []).append(record.metric)
-    means = "; ".join(f"{recipe} {sum(v) / len(v):.2f}" for recipe, v in metrics.items())
+    means = "; ".join(f"{recipe} {fmean(values):.2f}" for recipe, values in metrics.items())
     sentences = [f"Mean {records[0].metric_name}: {means}."]
     if "FP32" in metrics:
         fp32 = metrics["FP32"]
@@ -136,11 +142,22 @@ def race_sentence(records: Sequence[RunRecord]) -> str:
 
 
 def _colour(recipe: str) -> str:
+    """Return the colour of a recipe, which is that of its format."""
     return FORMAT_COLOURS[FORMAT_OF.get(recipe.split()[0], "FP16")]
 
 
-def _draw_losses(axes: Axes, runs: Sequence[RunRecord], row: int) -> End:
-    """Draw each run's losses, and return the recipe's name at the median of their last values."""
+def _draw_losses(axes: Axes, runs: Sequence[RunRecord], row: int, window: int) -> End:
+    """Draw the losses of a recipe's runs, as means of `window` steps.
+
+    Args:
+        axes: Where to draw.
+        runs: The runs of one recipe.
+        row: The number of the recipe, which decides the style of the line.
+        window: The number of losses in a mean, at most the steps of the shortest run.
+
+    Returns:
+        The recipe's name at the median of the last finite means.
+    """
     recipe = runs[0].recipe
     # Later lines are thinner and lie above, so that the edges of lines below stay visible.
     width = max(2.0 - 0.25 * row, 0.8)
@@ -150,8 +167,9 @@ def _draw_losses(axes: Axes, runs: Sequence[RunRecord], row: int) -> End:
         order = 1.5
     ends = []
     for run in runs:
-        smooth = np.convolve([s.loss for s in run.steps], np.ones(10) / 10, mode="valid")
-        steps = np.arange(10, 10 + len(smooth))
+        run_losses = [step.loss for step in run.steps]
+        smooth = np.convolve(run_losses, np.ones(window) / window, mode="valid")
+        steps = np.arange(window, window + len(smooth))
         finite = smooth[np.isfinite(smooth)]
         if len(finite):
             ends.append(finite[-1])
@@ -167,6 +185,7 @@ def _draw_losses(axes: Axes, runs: Sequence[RunRecord], row: int) -> End:
 
 
 def _draw_metrics(axes: Axes, runs: Sequence[RunRecord], row: int) -> None:
+    """Draw the metric of each run of a recipe, and name the numbers of skipped steps if any."""
     values = [r.metric for r in runs]
     colour = _colour(runs[0].recipe)
     axes.plot(
@@ -220,7 +239,9 @@ def treatment_sentence(treatment: Treatment) -> str:
     if treatment.error:
         return f"It ended with an error: {treatment.error}"
     losses = treatment.losses
-    steps = len(treatment.losses)
+    steps = len(losses)
+    if not steps:
+        return f"It did no steps. Score at the end: {treatment.score:.2f}."
     bad = [step for step, loss in enumerate(losses) if not math.isfinite(loss)]
     if bad:
         sentences = [
@@ -231,12 +252,14 @@ def treatment_sentence(treatment: Treatment) -> str:
         sentences = [f"The loss goes from {losses[0]:.3g} to {losses[-1]:.3g} in {steps} steps."]
     skipped = steps - treatment.steps
     if skipped:
-        sentences.append(f"{skipped} steps were skipped.")
+        were = "was" if skipped == 1 else "were"
+        sentences.append(f"{counted(skipped, 'step')} {were} skipped.")
     sentences.append(f"Score at the end: {treatment.score:.2f}.")
     return " ".join(sentences)
 
 
 def _draw_treatment(axes: Axes, losses: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
+    """Draw losses, with a cross at the top for each one that is not finite."""
     finite = np.isfinite(losses)
     axes.plot(np.where(finite, losses, np.nan), color=FORMAT_COLOURS["FP16"], lw=1.6)
     (bad,) = np.nonzero(~finite)
@@ -257,9 +280,11 @@ def _draw_treatment(axes: Axes, losses: np.ndarray[tuple[int], np.dtype[np.float
 
 
 def _draw_scales(axes: Axes, exponents: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
+    """Draw log2 of the scale of each step, with a cross at each step after which it fell."""
     axes.step(range(len(exponents)), exponents, where="mid", color=FORMAT_COLOURS["FP16"], lw=1.6)
-    (fallen,) = np.nonzero(np.diff(exponents) < 0)
-    axes.plot(fallen, exponents[fallen], "x", color=INK, ms=5)
+    # A scale falls after a step that found inf or NaN, and so was skipped.
+    (skipped,) = np.nonzero(np.diff(exponents) < 0)
+    axes.plot(skipped, exponents[skipped], "x", color=INK, ms=5)
     low = math.floor(exponents.min()) - 1
     high = math.ceil(exponents.max()) + 1
     axes.set_ylim(low, high)

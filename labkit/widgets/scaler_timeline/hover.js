@@ -5,14 +5,16 @@ import { hovering } from "../base/canvas.js";
 /** @import { Figure } from "../base/canvas.js" */
 /** @import { Life } from "../base/lifetime.js" */
 
-/** @typedef {{ step: number | null }} Hover null: the pointer is on no step */
+/** @typedef {{ step: number | null }} Hover The step under the pointer; null for none. */
 
 /**
+ * Show a label at the step under the pointer, and draw the picture whenever that changes.
+ *
  * @param {Life} life
  * @param {Figure} picture
- * @param {(x: number) => number | null} stepUnder
- * @param {(step: number) => string} textOf
- * @returns {Hover}
+ * @param {(x: number) => number | null} stepUnder returns the step at a place of the picture
+ * @param {(step: number) => string} textOf returns the text of the label
+ * @returns {Hover} updated when the pointer moves
  */
 export function hoverStep(life, picture, stepUnder, textOf) {
   /** @type {Hover} */

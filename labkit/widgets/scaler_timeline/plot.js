@@ -1,5 +1,5 @@
-// The picture of a scaler on a trace: the window between underflow and overflow, and the scale
-// (replay.js).
+// What both pictures of a scaler on a trace share: the window between underflow and overflow, the
+// line of the scale, and the texts about a step.
 
 import { power } from "../base/number_words.js";
 import { inkCross, inkLine, stairs } from "../base/plot.js";
@@ -9,7 +9,7 @@ import { OVERFLOWS_FROM } from "./replay.js";
 /** @import { Replay, Trace } from "./replay.js" */
 
 /**
- * From where each step overflows, and from where it keeps its gradients, as log2.
+ * Return the scales from which each step overflows, and from which it keeps its gradients, as log2.
  *
  * @param {Trace} trace
  * @returns {ScaleWindow}
@@ -19,10 +19,10 @@ export function windowOf({ largest, keeps_from }) {
 }
 
 /**
- * The lowest and the highest scale of some replays.
+ * Return the lowest and the highest scale of some replays, as log2.
  *
  * @param {readonly Pick<Replay, "scale">[]} replays
- * @param {readonly [low: number, high: number]} [least] what the range holds at least
+ * @param {readonly [low: number, high: number]} [least] a range that the result includes
  * @returns {[low: number, high: number]}
  */
 export function rangeOf(replays, least = [Infinity, -Infinity]) {
@@ -37,17 +37,19 @@ export function rangeOf(replays, least = [Infinity, -Infinity]) {
 }
 
 /**
- * How a scale is drawn.
+ * The style of the line of a scale.
  *
  * @typedef {object} ScaleStyle
  * @property {string} [colour]
- * @property {number} [width]
- * @property {number} [crosses] Their size; 0: none.
+ * @property {number} [width] In pixels.
+ * @property {number} [crosses] Half the width of a cross in pixels; 0 for no crosses. Rings are
+ *   only drawn around crosses larger than 4.
  * @property {number[]} [dash]
  */
 
 /**
- * A cross: skipped. A ring around it: skipped, and hysteresis kept the scale where it was.
+ * Draw the scale of each step, with a cross at each skipped step, and a ring around it if
+ * hysteresis kept the scale.
  *
  * @param {StepPlot} plot
  * @param {Replay} replay
@@ -70,7 +72,7 @@ export function drawScale(plot, replay, y, style = {}) {
 }
 
 /**
- * A ring: the scale was kept.
+ * Draw the ring of a skipped step at which hysteresis kept the scale.
  *
  * @param {Ink} ink
  * @param {number} x
@@ -85,7 +87,7 @@ export function drawHeld({ pen, tint }, x, y) {
 }
 
 /**
- * A line from the top of one panel to the foot of another, at the step under the pointer.
+ * Draw a line from the top of one panel to the foot of another, at the step under the pointer.
  *
  * @param {StepPlot} plot
  * @param {number} step
@@ -106,7 +108,7 @@ const TICK_STEPS = [1, 2, 4, 8, 16, 32];
 const MOST_TICKS = 6;
 
 /**
- * Ticks of an axis of scales, as log2; their labels are exponents.
+ * Return the ticks of an axis of scales, as log2; their labels are exponents.
  *
  * @param {readonly [low: number, high: number]} range
  * @returns {[value: number, exponent: number][]}
@@ -119,7 +121,7 @@ export function scaleTicks([low, high]) {
 }
 
 /**
- * What happened in a step.
+ * Return the text about a step: its scale, what happened, and the window of good scales.
  *
  * @param {Replay} replay
  * @param {ScaleWindow} bounds
@@ -133,8 +135,10 @@ export function stepText(replay, bounds, step) {
 }
 
 /**
+ * Return what happened in a step, as text.
+ *
  * @param {Replay} replay
- * @param {number} i
+ * @param {number} i the index of the step, from 0
  */
 function fateOfStep({ skipped, lossy }, i) {
   if (skipped[i] > 1) return "inf, skipped, and hysteresis keeps the scale";

@@ -39,7 +39,7 @@ import { knobText, presetSentence, replayOf, skipsOf, sum } from "./replay.js";
 /** @import { Mode, PresetTraits } from "./view.js" */
 
 /**
- * What the widget shows.
+ * The state of the widget.
  *
  * @typedef {object} Board
  * @property {Model<PresetTraits>} model
@@ -51,6 +51,9 @@ import { knobText, presetSentence, replayOf, skipsOf, sum } from "./replay.js";
  */
 
 const LENS_STEPS = 60;
+// The steps that the lens shows before the first one at which hysteresis kept a scale.
+const STEPS_BEFORE_HELD = 12;
+// Lengths in pixels.
 const LENS = { top: 30, height: 170 };
 const LENS_HEIGHT = LENS.top + LENS.height + 32;
 const STRIP_HEIGHT = 36;
@@ -74,6 +77,8 @@ const MODES = [
 ];
 
 /**
+ * Return the chosen mode.
+ *
  * @param {Pick<Board, "model">} board
  * @returns {Mode}
  */
@@ -81,7 +86,11 @@ function modeOf({ model }) {
   return model.get("alike") ? "alike" : "shipped";
 }
 
-/** @param {Board} board */
+/**
+ * Return the replays of the chosen mode, in the order of the presets.
+ *
+ * @param {Board} board
+ */
 function replaysOf(board) {
   return board.known[modeOf(board)];
 }
@@ -109,14 +118,16 @@ function replaysIn(model, mode) {
 }
 
 /**
- * Return a step a little before the first at which a preset skips without lowering its scale, or 0.
+ * Return the number of steps before the lens at first: it shows the first step at which a preset
+ * skips without lowering its scale; 0 if there is none.
  *
- * @param {readonly Replay[]} found
+ * @param {readonly Replay[]} replays
  */
-function firstHeld(found) {
-  const last = found[0].scale.length - LENS_STEPS;
+function firstHeld(replays) {
+  const last = replays[0].scale.length - LENS_STEPS;
   for (let i = 0; i < last; i++) {
-    if (found.some(({ skipped }) => skipped[i] > 1)) return Math.max(0, i - 12);
+    const isHeld = replays.some(({ skipped }) => skipped[i] > 1);
+    if (isHeld) return Math.max(0, i - STEPS_BEFORE_HELD);
   }
   return 0;
 }
@@ -132,14 +143,14 @@ function firstHeld(found) {
  * @param {number} i the index of the preset
  */
 function drawStrip(board, pen, width, i) {
-  const found = replaysOf(board);
-  const total = found[i].scale.length;
+  const replays = replaysOf(board);
+  const total = replays[i].scale.length;
   const panel = { top: 2, height: STRIP_HEIGHT - 4 };
   const plot = stepPlot(pen, width, board.palette, { total, left: 1, right: 1 });
-  const [low, high] = rangeOf(found);
+  const [low, high] = rangeOf(replays);
   const y = levelIn(panel, [low - 1, high + 1]);
   inkWindow(plot, panel, board.bounds, y);
-  drawScale(plot, found[i], y, { width: 1.75, crosses: total > 500 ? 2.5 : 3 });
+  drawScale(plot, replays[i], y, { width: 1.75, crosses: total > 500 ? 2.5 : 3 });
   if (i !== chosenOf(board)) return;
   const from = board.lensFrom[modeOf(board)];
   const left = plot.x(from);
@@ -194,8 +205,10 @@ function drawLegend(plot, other) {
   let right = plot.end;
 
   /**
+   * Add an entry on the left of the others.
+   *
    * @param {string} words
-   * @param {(x: number) => void} drawSign
+   * @param {(x: number) => void} drawSign draws what the words explain
    */
   function entry(words, drawSign) {
     right -= inkText(plot, words, right, base, { align: "right" }) + 16;
@@ -219,6 +232,8 @@ function drawLegend(plot, other) {
 // --- the view ------------------------------------------------------------------------------------
 
 /**
+ * Return the rows of the table, each with its cells to fill.
+ *
  * @param {readonly string[]} names
  * @param {(name: string) => void} onSelect
  */
@@ -240,6 +255,8 @@ function presetRows(names, onSelect) {
 }
 
 /**
+ * Fill the root of `ScalerPresets`.
+ *
  * @param {HTMLElement} root
  * @param {Model<PresetTraits>} model
  * @param {Life} life
@@ -257,7 +274,11 @@ export function fillPresets(root, model, life) {
     lensFrom: { alike: firstHeld(known.alike), shipped: 0 },
   };
 
-  /** @param {Partial<PresetTraits>} changes */
+  /**
+   * Set traits, and show them.
+   *
+   * @param {Partial<PresetTraits>} changes
+   */
   function choose(changes) {
     put(model, changes);
     show();
@@ -316,7 +337,11 @@ export function fillPresets(root, model, life) {
     return strip;
   });
 
-  /** @param {number} x */
+  /**
+   * Return the step at a place of the lens; null beside its axis and after the last step.
+   *
+   * @param {number} x
+   */
   function stepUnder(x) {
     const step = stepAt(lens, x, { first: board.lensFrom[modeOf(board)], total: LENS_STEPS });
     return step !== null && step <= replaysOf(board)[0].scale.length ? step : null;
@@ -333,7 +358,7 @@ export function fillPresets(root, model, life) {
   function show() {
     const mode = modeOf(board);
     const chosen = chosenOf(board);
-    const found = replaysOf(board);
+    const replays = replaysOf(board);
     const name = board.names[chosen];
     choice.set(mode);
     from.limit(Math.max(0, steps[mode] - LENS_STEPS));
@@ -342,10 +367,10 @@ export function fillPresets(root, model, life) {
       row.input.checked = i === chosen;
       row.element.classList.toggle("st-chosen", i === chosen);
       row.knobs.replaceChildren(rich(knobText(configs[mode][row.name])));
-      row.skips.textContent = String(skipsOf(found[i]));
-      row.lossy.textContent = percent(sum(found[i].lossy) / steps[mode]);
+      row.skips.textContent = String(skipsOf(replays[i]));
+      row.lossy.textContent = percent(sum(replays[i].lossy) / steps[mode]);
     }
-    words.say(presetSentence(name, configs[mode][name], found[chosen]));
+    words.say(presetSentence(name, configs[mode][name], replays[chosen]));
     redraw();
   }
 

@@ -1,5 +1,5 @@
-// A loss scaler on a recorded training, by the rules of labkit.amp.decide, and the sentence about
-// it.
+// The replay of a loss scaler on a recorded training, by the rules of labkit.amp.decide, and the
+// sentences about it.
 
 import { decimal, percent, power } from "../base/number_words.js";
 import { counted } from "../exact/numbers.js";
@@ -9,7 +9,8 @@ import { counted } from "../exact/numbers.js";
  *
  * @typedef {object} Trace
  * @property {number[]} largest The largest magnitude among the gradients.
- * @property {number[]} keeps_from The log2 of the scale from which on few of them underflow.
+ * @property {number[]} keeps_from The log2 of the least scale at which at most 1% of the activation
+ *   gradients underflow.
  */
 
 /**
@@ -31,16 +32,20 @@ import { counted } from "../exact/numbers.js";
  */
 
 /**
- * What a scaler did in each step.
+ * What a scaler did, with a number for each step.
  *
  * @typedef {object} Replay
  * @property {number[]} scale The log2 of the scale.
- * @property {number[]} tracker Clean steps in a row.
- * @property {number[]} skipped 1; 2 where hysteresis kept the scale; 0 for no.
- * @property {number[]} lossy 1 where more than a few gradients underflowed.
+ * @property {number[]} tracker The number of clean steps in a row before the step.
+ * @property {number[]} skipped 0 for a step that was done, 1 for a skipped one, 2 for a skipped one
+ *   at which hysteresis kept the scale.
+ * @property {number[]} lossy 1 for a step that was done at a scale below that of `keeps_from`, else
+ *   0.
  */
 
 /**
+ * The state of a scaler between two steps.
+ *
  * @typedef {object} Scaler
  * @property {number} scale
  * @property {number} clean Clean steps in a row.
@@ -49,10 +54,15 @@ import { counted } from "../exact/numbers.js";
 
 /** @typedef {"init_log2_scale" | "growth_factor" | "backoff_factor" | "growth_interval"} Knob */
 
-export const OVERFLOWS_FROM = 65520; // rounds to infinity in FP16
+// The least number that FP16 rounds to infinity.
+export const OVERFLOWS_FROM = 65520;
 const LARGEST_FP32 = (2 - 2 ** -23) * 2 ** 127;
 
-/** @type {Record<Knob, number[]>} */
+/**
+ * The positions of the sliders.
+ *
+ * @type {Record<Knob, number[]>}
+ */
 export const KNOB_PLACES = {
   init_log2_scale: Array.from({ length: 33 }, (_, k) => k),
   growth_factor: [1.25, 1.5, 2, 3, 4, 8, 16],
@@ -63,10 +73,10 @@ export const KNOB_PLACES = {
 // --- a scaler, step by step ----------------------------------------------------------------------
 
 /**
- * The scaler after a step.
+ * Return the scaler after a step.
  *
  * @param {Scaler} scaler
- * @param {boolean} skip
+ * @param {boolean} skip whether the step was skipped
  * @param {Config} config
  * @returns {Scaler}
  */
@@ -76,6 +86,8 @@ export function advance(scaler, skip, config) {
 }
 
 /**
+ * Return the scaler after a skipped step: it backs off, unless hysteresis keeps the scale.
+ *
  * @param {Scaler} scaler
  * @param {Config} config
  * @returns {Scaler}
@@ -88,6 +100,9 @@ function afterSkip({ scale, clean, held }, config) {
 }
 
 /**
+ * Return the scaler after a step that was done: it grows at the end of an interval, but as in torch
+ * not beyond the largest FP32 number.
+ *
  * @param {Scaler} scaler
  * @param {Config} config
  * @returns {Scaler}
@@ -101,7 +116,7 @@ function afterStep({ scale, clean, held }, config) {
 }
 
 /**
- * What a scaler does on a trace.
+ * Return what a scaler does on a trace.
  *
  * @param {Config} config
  * @param {Trace} trace
@@ -110,7 +125,7 @@ function afterStep({ scale, clean, held }, config) {
  */
 export function replayOf(config, { largest, keeps_from }, steps = largest.length) {
   /** @type {Replay} */
-  const found = { scale: [], tracker: [], skipped: [], lossy: [] };
+  const replay = { scale: [], tracker: [], skipped: [], lossy: [] };
   let scaler = { scale: config.init_scale, clean: 0, held: 0 };
   for (let i = 0; i < steps; i++) {
     const { scale, clean, held } = scaler;
@@ -118,21 +133,25 @@ export function replayOf(config, { largest, keeps_from }, steps = largest.length
     const skip = scale * largest[i] >= OVERFLOWS_FROM && config.skip_on_inf && !passes;
     scaler = advance(scaler, skip, config);
     const keptScale = config.dynamic && scaler.held > held;
-    found.scale.push(Math.log2(scale));
-    found.tracker.push(clean);
-    found.skipped.push(skip ? 1 + Number(keptScale) : 0);
-    found.lossy.push(Number(!skip && scale < 2 ** keeps_from[i]));
+    replay.scale.push(Math.log2(scale));
+    replay.tracker.push(clean);
+    replay.skipped.push(skip ? 1 + Number(keptScale) : 0);
+    replay.lossy.push(Number(!skip && scale < 2 ** keeps_from[i]));
   }
-  return found;
+  return replay;
 }
 
-/** @param {readonly number[]} numbers */
+/**
+ * Return the sum of numbers.
+ *
+ * @param {readonly number[]} numbers
+ */
 export function sum(numbers) {
   return numbers.reduce((total, one) => total + one, 0);
 }
 
 /**
- * How many steps were skipped.
+ * Return how many steps were skipped.
  *
  * @param {Replay} replay
  */
@@ -142,15 +161,21 @@ export function skipsOf({ skipped }) {
 
 // --- words ---------------------------------------------------------------------------------------
 
-/** @param {number} e the log2 of a scale */
+/**
+ * Return a scale as text, as a power of two if it is one.
+ *
+ * @param {number} e the log2 of the scale
+ */
 function powerText(e) {
   return Number.isInteger(e) ? power(e) : decimal(2 ** e).replaceAll(",", "");
 }
 
 /**
- * @param {readonly number[]} scales
- * @param {string} one the verb where it is one scale
- * @param {string} several
+ * Return the range of scales as text, such as "stays at 2^10" or "moves between 2^8 and 2^10".
+ *
+ * @param {readonly number[]} scales as log2
+ * @param {string} one the verb for a single scale
+ * @param {string} several the verb for several scales
  */
 function fromTo(scales, one, several) {
   const low = Math.min(...scales);
@@ -160,7 +185,7 @@ function fromTo(scales, one, several) {
 }
 
 /**
- * How a scaler fared.
+ * Return a sentence about the skipped steps, the scales and the lossy steps of a replay.
  *
  * @param {Replay} replay
  */
@@ -178,7 +203,7 @@ export function replaySentence(replay) {
 }
 
 /**
- * How a preset fared, and which of its rules made the difference.
+ * Return sentences about the replay of a preset, and about hysteresis or cap if they had an effect.
  *
  * @param {string} name
  * @param {Config} config
@@ -197,6 +222,8 @@ export function presetSentence(name, config, replay) {
 }
 
 /**
+ * Return a sentence about the skips at which hysteresis kept the scale; "" without any.
+ *
  * @param {Config} config
  * @param {Replay} replay
  */
@@ -212,7 +239,7 @@ function hysteresisText({ hysteresis, consecutive_hysteresis: inARow }, replay) 
 }
 
 /**
- * A preset's knobs as the table shows them.
+ * Return the settings of a preset as text for the table.
  *
  * @param {Config} config
  */
@@ -227,7 +254,7 @@ export function knobText({ init_scale, growth_interval, hysteresis, cap }) {
 }
 
 /**
- * A place of a knob.
+ * Return the text of a position of a knob.
  *
  * @param {Knob} name
  * @param {number} value

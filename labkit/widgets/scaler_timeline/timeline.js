@@ -33,7 +33,7 @@ import { KNOB_PLACES, placeText, replayOf, replaySentence, skipsOf } from "./rep
 /** @import { TimelineTraits } from "./view.js" */
 
 /**
- * What the figure shows.
+ * The state of the widget.
  *
  * @typedef {object} Timeline
  * @property {Model<TimelineTraits>} model
@@ -44,6 +44,7 @@ import { KNOB_PLACES, placeText, replayOf, replaySentence, skipsOf } from "./rep
  * @property {number} changed When a knob last moved, in ms.
  */
 
+// The places of both panels, in pixels.
 const SCALE = { top: 30, height: 252 };
 const TRACKER = { top: SCALE.top + SCALE.height + 42, height: 54 };
 const TIMELINE_HEIGHT = TRACKER.top + TRACKER.height + 32;
@@ -73,6 +74,8 @@ function replayWithKnobs(model) {
 // --- the picture ---------------------------------------------------------------------------------
 
 /**
+ * Draw the panel of the scale, and below it that of the growth tracker.
+ *
  * @param {Timeline} timeline
  * @param {Pen} pen
  * @param {number} width
@@ -101,6 +104,8 @@ function drawTimeline(timeline, pen, width, hovered) {
 }
 
 /**
+ * Draw the scale from before a knob began to move, as a thin dashed line.
+ *
  * @param {StepPlot} plot
  * @param {Replay} before
  * @param {(value: number) => number} y
@@ -111,6 +116,8 @@ function drawBefore(plot, before, y) {
 }
 
 /**
+ * Write the name of that line at its end.
+ *
  * @param {StepPlot} plot
  * @param {number} y the end of the line
  */
@@ -120,9 +127,11 @@ function nameBefore(plot, y) {
 }
 
 /**
+ * Draw the panel of the growth tracker.
+ *
  * @param {StepPlot} plot
  * @param {Replay} replay
- * @param {number} interval
+ * @param {number} interval the clean steps after which the scale grows
  */
 function drawTracker(plot, { tracker }, interval) {
   const most = Math.max(1, interval - 1);
@@ -138,12 +147,15 @@ function drawTracker(plot, { tracker }, interval) {
 // --- the view ------------------------------------------------------------------------------------
 
 /**
+ * Return the slider of a trait. If Python sets the trait to a value between two positions, the
+ * slider is at the nearest one, with the value itself as text.
+ *
  * @param {Model<TimelineTraits>} model
  * @param {Knob} name
  */
 function knobSlider(model, name) {
   const values = KNOB_PLACES[name];
-  const made = slider({
+  const control = slider({
     label: name.replace("log2_", ""),
     min: 0,
     max: values.length - 1,
@@ -155,18 +167,22 @@ function knobSlider(model, name) {
       model.save_changes();
     },
   });
-  made.element.dataset.knob = name;
+  control.element.dataset.knob = name;
   return {
-    element: made.element,
+    element: control.element,
     show() {
       const value = model.get(name);
-      made.set(nearest(values, value));
-      if (!values.includes(value)) made.output.replaceChildren(String(value));
+      control.set(nearest(values, value));
+      if (values.includes(value)) return;
+      control.output.replaceChildren(String(value));
+      control.input.setAttribute("aria-valuetext", String(value));
     },
   };
 }
 
 /**
+ * Fill the root of `ScalerTimeline`.
+ *
  * @param {HTMLElement} root
  * @param {Model<TimelineTraits>} model
  * @param {Life} life
@@ -203,7 +219,6 @@ export function fillTimeline(root, model, life) {
     (x) => stepAt(picture, x, { total: steps }),
     (step) => stepText(timeline.replay, timeline.bounds, step),
   );
-  let drawn = 0;
 
   function follow() {
     const now = performance.now();
@@ -216,10 +231,8 @@ export function fillTimeline(root, model, life) {
   function show() {
     for (const knob of knobs) knob.show();
     words.say(replaySentence(timeline.replay));
-    // Drawn at once, so that the figure follows the knob without the delay of a frame.
+    // The figure is drawn at once, so that it follows the knob without the delay of a frame.
     picture.drawNow();
-    drawn += 1;
-    root.dataset.drawn = String(drawn);
   }
 
   watch(life, model, KNOBS, follow);

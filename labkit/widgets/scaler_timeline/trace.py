@@ -1,12 +1,12 @@
 """Traces of trainings on which any loss scaler can be replayed.
 
-Idea: a scaler needs to know one thing of a step, whether inf or NaN was found, and that follows
-from the largest gradient: it overflows where scale * largest rounds past 65504. So one training is
-recorded once, and `decide` gets, step by step, the found_inf that the trace has at the current
+Idea: a scaler needs to know one fact about a step, whether its gradients have inf or NaN. This
+follows from the largest gradient, which overflows if scale * largest rounds to more than 65504. So
+a training is recorded once, and at each step `decide` gets what the trace says for the current
 scale.
 
 Invariant: everything in a trace was measured in FP32, at the weights and batches of a real FP16
-training. That training skipped nothing, since a skipped step leaves other weights behind.
+training. That training skipped no step: after a skipped one, the weights would be others.
 replay.scale[i] is the scale of step i.
 """
 
@@ -38,19 +38,26 @@ from labkit.train import Task, TrainingRun
 SCHEMA = "labkit.trace/1"
 # A scale loses gradients if more than this share of the activation gradients' elements underflow.
 LOST = 0.01
-# 65520 rounds to inf
+# The least number that FP16 rounds to inf: 65520.
 OVERFLOWS_FROM = float(FP16.max) + 2.0 ** (FP16.emax - FP16.significand_bits - 1)
 Column = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Trace:
-    """One training's gradients, as far as loss scaling is concerned.
+    """The facts about a training's gradients on which loss scaling depends.
 
     Attributes:
-        largest: largest magnitude among the weight and activation gradients of each step, unscaled.
-        keeps_from: for each step, the smallest k for which at most 1% of the activation gradients
+        task: The name of the task.
+        recipe: The name of the recipe.
+        seed: The seed of the weights and the batches.
+        largest: The largest magnitude among the weight and activation gradients of each step,
+            unscaled.
+        keeps_from: For each step, the smallest k for which at most 1% of the activation gradients
             underflow at scale 2^k.
+        device: The device on which the training ran.
+        versions: Name of a package -> its version.
+        date: The date and time of the record.
     """
 
     task: str
@@ -99,20 +106,19 @@ def measure_trace(
     steps: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Trace:
-    """Train, and record at each step what a scaler would have met.
+    """Train, and record at each step the facts on which loss scaling depends.
 
-    Each step costs about three of plain training.
+    A step takes about as long as three steps of plain training.
 
     Args:
-        task: what is trained.
-        recipe: at whose weights the gradients are measured; take one that skips nothing.
-        seed: seed of the weights and the batches.
-        steps: how many; None takes the task's own number.
-        progress: called with the number of each step done.
+        task: The task to train.
+        recipe: The recipe of the training. It must not skip a step.
+        seed: The seed of the weights and the batches.
+        steps: The number of steps; None for that of the task.
+        progress: Called with the number of each step after it is done.
 
     Raises:
-        ValueError: the training skipped a step or its gradients left FP32, so the trace would be of
-            another training.
+        ValueError: The training skipped a step, its gradients overflowed in FP32, or `steps` is 0.
     """
     run = TrainingRun(task, recipe, seed, measure_every=0)
     largest = []
@@ -126,7 +132,8 @@ def measure_trace(
         )
         histograms = snapshot(activations, step=number, kind="activation gradients").layers.values()
         lowest.append(keeps_from(merge(histograms)))
-        if not (run.step().stepped and np.isfinite(largest[-1])):
+        record = run.step()
+        if not record.stepped or not np.isfinite(largest[-1]):
             raise ValueError(
                 f"step {number} of {task.name!r} under {recipe.name!r} was skipped, or "
                 "its gradients left FP32. A trace is of a training that skips nothing: "
@@ -134,21 +141,29 @@ def measure_trace(
             )
         if progress is not None:
             progress(number)
-    where = device_name(run.device), versions(), now()
-    return Trace(task.name, recipe.name, seed, tuple(largest), tuple(lowest), *where)
+    return Trace(
+        task=task.name,
+        recipe=recipe.name,
+        seed=seed,
+        largest=tuple(largest),
+        keeps_from=tuple(lowest),
+        device=device_name(run.device),
+        versions=versions(),
+        date=now(),
+    )
 
 
 def load_trace(path: str | Path) -> Trace:
     """Read a trace that `Trace.save` wrote.
 
     Raises:
-        ValueError: the file is not such a trace.
+        ValueError: The file is not such a trace.
     """
 
     def make(row: dict[str, Any]) -> Trace:
-        return Trace(
-            **{**row, "largest": tuple(row["largest"]), "keeps_from": tuple(row["keeps_from"])}
-        )
+        # JSON has lists, where a trace has tuples.
+        columns = {name: tuple(row[name]) for name in ("largest", "keeps_from")}
+        return Trace(**{**row, **columns})
 
     return parse_record(
         Path(path).read_bytes(), SCHEMA, make, f"{path} is not a trace of a training"
@@ -162,15 +177,15 @@ def recorded_trace() -> Trace:
 
 @dataclass(frozen=True)
 class Replay:
-    """A scaler on a trace; each column has one number for each step.
+    """The replay of a scaler on a trace; each column has one number for each step.
 
     Attributes:
-        scale: the scale of the step.
-        skipped: 1 where the step found inf and was skipped, else 0.
-        tracker: clean steps in a row before the step, since the scale last moved or an overflow was
-            met.
-        held: 1 where the step was skipped and hysteresis kept the scale where it was, else 0.
-        lossy: 1 where the step was taken at a scale at which more than 1% of the gradients
+        scale: The scale of the step.
+        skipped: 1 for a step that found inf and was skipped, else 0.
+        tracker: The number of clean steps in a row before the step, since the scale last changed or
+            a step overflowed.
+        held: 1 for a skipped step at which hysteresis kept the scale, else 0.
+        lossy: 1 for a step that was done at a scale at which more than 1% of the gradients
             underflow, else 0.
     """
 
@@ -185,11 +200,17 @@ class Replay:
 
     @property
     def skips(self) -> int:
+        """The number of skipped steps."""
         return int(self.skipped.sum())
 
 
 def replay(config: ScalerConfig, trace: Trace, steps: int | None = None) -> Replay:
-    """Let a scaler drive the first steps of a trace; None takes all of them.
+    """Return what a scaler does in the first steps of a trace.
+
+    Args:
+        config: The scaler.
+        trace: The trace.
+        steps: The number of steps, at least 1; None for all.
 
     >>> trace = Trace("task", "recipe", 0, (2.0**-10,) * 4, (3,) * 4, "cpu", {}, "")
     >>> replay(ScalerConfig(init_scale=2.0**27, growth_interval=1), trace).scale.tolist() == [
@@ -209,7 +230,7 @@ def replay(config: ScalerConfig, trace: Trace, steps: int | None = None) -> Repl
 
 
 def source(trace: Trace) -> str:
-    """Say where a trace comes from."""
+    """Return the training of a trace, and where and when it was recorded, as a sentence."""
     return (
         f"Recorded: {trace.task}, {trace.recipe}, seed {trace.seed}, {len(trace):,} steps; "
         f"{made_on(trace.device, trace.versions, trace.date)}."
@@ -217,7 +238,7 @@ def source(trace: Trace) -> str:
 
 
 def trace_state(trace: Trace, steps: int | None = None) -> dict[str, list[float]]:
-    """Return what the page needs of the first steps of a trace."""
+    """Return the columns of the first steps of a trace as JSON for the page."""
     return {"largest": list(trace.largest[:steps]), "keeps_from": list(trace.keeps_from[:steps])}
 
 

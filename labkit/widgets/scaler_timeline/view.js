@@ -9,7 +9,7 @@ import { fillTimeline } from "./timeline.js";
 /** @import { Config, Trace } from "./replay.js" */
 
 /**
- * Of `ScalerTimeline`.
+ * The traits of `ScalerTimeline`.
  *
  * @typedef {object} TimelineTraits
  * @property {number} init_log2_scale
@@ -23,10 +23,10 @@ import { fillTimeline } from "./timeline.js";
  */
 
 /**
- * Of `ScalerPresets`.
+ * The traits of `ScalerPresets`.
  *
  * @typedef {object} PresetTraits
- * @property {boolean} alike Whether all start at one scale, with one interval.
+ * @property {boolean} alike Whether all presets start at the same scale, with the same interval.
  * @property {string} selected The name of a preset.
  * @property {string} sentence
  * @property {"presets"} _kind
@@ -37,9 +37,11 @@ import { fillTimeline } from "./timeline.js";
 /** @typedef {"alike" | "shipped"} Mode */
 
 /**
+ * The presets, and the training that they are replayed on.
+ *
  * @typedef {object} AboutPresets
- * @property {string} source
- * @property {Record<Mode, number>} steps
+ * @property {string} source The source of the trace.
+ * @property {Record<Mode, number>} steps The number of steps that are replayed.
  * @property {Record<Mode, Record<string, Config>>} configs The configurations, by the name of the
  *   preset.
  */
@@ -54,13 +56,16 @@ const PRESETS = view(
 );
 
 /**
+ * Return whether a model is that of `ScalerTimeline`.
+ *
  * @param {Model<TimelineTraits> | Model<PresetTraits>} model
  * @returns {model is Model<TimelineTraits>}
  */
 function isTimeline(model) {
+  // The type of the trait that both have: `get` of a union of models has no type of its own.
   /** @type {{ get: (name: "_kind") => string }} */
-  const known = model;
-  return known.get("_kind") === "timeline";
+  const either = model;
+  return either.get("_kind") === "timeline";
 }
 
 export default {

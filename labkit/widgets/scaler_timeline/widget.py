@@ -1,9 +1,9 @@
 """Loss scalers replayed on a recorded training: one with four sliders, and those of six frameworks.
 
-A trace says at which scale each step overflows and below which it loses gradients; that is the
-window behind the picture. The page replays the scaler at every movement (replay.js). The presets
-are replayed twice: as they ship, and with the same start and interval, so that only the rule
-differs.
+A trace has for each step the scale from which it overflows, and the scale below which it loses
+gradients; the window between them is drawn behind the scale. The page replays the scaler whenever a
+slider moves (replay.js). The presets are replayed twice: with the settings of their frameworks, and
+with the same start and interval, so that only the rule differs.
 """
 
 from __future__ import annotations
@@ -43,9 +43,11 @@ if TYPE_CHECKING:
 WHY_STATIC = why_still(
     "to turn its knobs, or set them in code (growth_interval, ...; alike) and display it again"
 )
-STEPS = 400  # of the recorded trace: what a picture has room for
+# The number of steps of the recorded trace that a picture has room for.
+STEPS = 400
 LOG2_SCALES = range(33)
 KNOBS = ("init_log2_scale", "growth_factor", "backoff_factor", "growth_interval")
+# The number of steps, the first scale and the growth interval of presets that start alike.
 ALIKE_STEPS = 400
 ALIKE_SCALE = 2.0**22
 ALIKE_INTERVAL = 20
@@ -55,21 +57,23 @@ ALIKE_INTERVAL = 20
 def static_timeline(
     replays: Mapping[str, Replay], trace: Trace, *, why: str = WHY_STATIC
 ) -> Figure:
-    """Draw one or more scalers on a trace, name -> replay, one under another."""
+    """Draw the scales of one or more scalers on a trace, one under another.
+
+    Args:
+        replays: Name -> replay; a single replay may have the name "".
+        trace: The trace.
+        why: The text below the picture.
+    """
     steps = max(map(len, replays.values()))
-    window = np.log2(OVERFLOWS_FROM / np.array(trace.largest[:steps])), trace.keeps_from[:steps]
+    overflows = np.log2(OVERFLOWS_FROM / np.array(trace.largest[:steps]))
+    window = (overflows, trace.keeps_from[:steps])
     panels = []
-    for name, what in replays.items():
-        crosses = [int(step) for step in np.flatnonzero(what.skipped) + 1]
-        title = f"{name}: {what.skips} skipped" if name else f"Loss scale, {what.skips} skipped ×"
-        panels.append(
-            Panel(
-                title,
-                "scale",
-                [Curve(np.log2(what.scale).tolist(), FORMAT_COLOURS["FP16"], crosses=crosses)],
-                window,
-            )
-        )
+    for name, run in replays.items():
+        crosses = [int(step) for step in np.flatnonzero(run.skipped) + 1]
+        title = f"{name}: {run.skips} skipped" if name else f"Loss scale, {run.skips} skipped ×"
+        scales = np.log2(run.scale).tolist()
+        curve = Curve(scales, FORMAT_COLOURS["FP16"], crosses=crosses)
+        panels.append(Panel(title, "scale", [curve], window))
     return steps_figure(panels, steps, source(trace), why)
 
 
@@ -77,17 +81,20 @@ class ScalerTimeline(LabWidget, folder="scaler_timeline"):
     """Loss scale at each step of a recorded training, under a scaler with these four knobs.
 
     Args:
-        trace: what the scaler meets; None takes the one that travels with the lab (`measure_trace`
-            makes others).
-        steps: how many of its steps; fewer where the trace is shorter. init_log2_scale,
-            growth_factor, backoff_factor, growth_interval: first positions of the sliders.
+        trace: The recorded training; None for that of `recorded_trace`. `measure_trace` records
+            others.
+        steps: The number of its steps to replay; all if the trace is shorter.
+        init_log2_scale: The exponent of the first scale, 0 to 32.
+        growth_factor: The factor by which the scale grows.
+        backoff_factor: The factor by which the scale falls after a step that overflows.
+        growth_interval: The number of clean steps in a row after which the scale grows.
 
-    Traits to read and set: the four knobs. To read: `config`, `replay`, and `sentence`, which the
-    page forms once it shows the widget.
+    The last four are traits, which can be read and set. `config`, `replay` and `sentence` can be
+    read; the page sets `sentence` when it shows the widget.
 
     Raises:
-        TraitError: a knob is out of its range; the message names the range.
-        ValueError: steps is less than 1.
+        TraitError: A knob is out of its range; the message names the range.
+        ValueError: `steps` is less than 1.
 
     >>> timeline = ScalerTimeline(growth_interval=10)
     >>> timeline.config.growth_interval, len(timeline.replay)
@@ -132,10 +139,12 @@ class ScalerTimeline(LabWidget, folder="scaler_timeline"):
 
     @property
     def config(self) -> ScalerConfig:
+        """The scaler with the values of the knobs."""
         return _config(**self._knobs)
 
     @property
     def _knobs(self) -> dict[str, Any]:
+        """The values of the knobs by name."""
         return {name: getattr(self, name) for name in KNOBS}
 
     @traitlets.validate(*KNOBS)
@@ -156,17 +165,21 @@ class ScalerTimeline(LabWidget, folder="scaler_timeline"):
         return static_timeline({"": self.replay}, self.trace, why="")
 
     def still(self) -> dict[str, Any]:
-        found = self.replay
+        run = self.replay
         words = (
-            f"{found.skips} of {len(found)} steps are skipped, {int(found.lossy.sum())} lose "
-            "gradients."
+            f"{run.skips} of {len(run)} steps are skipped, {int(run.lossy.sum())} lose gradients."
         )
-        return still(words, WHY_STATIC, static_timeline({"": found}, self.trace))
+        return still(words, WHY_STATIC, static_timeline({"": run}, self.trace))
 
 
 def _config(
     init_log2_scale: int, growth_factor: float, backoff_factor: float, growth_interval: int
 ) -> ScalerConfig:
+    """Return the scaler with the values of the knobs.
+
+    Raises:
+        ValueError: A knob is out of its range.
+    """
     if init_log2_scale not in LOG2_SCALES:
         raise ValueError(
             f"init_log2_scale: expected 0 to {LOG2_SCALES[-1]}, got {init_log2_scale!r}"
@@ -178,15 +191,15 @@ class ScalerPresets(LabWidget, folder="scaler_timeline"):
     """The scalers of several frameworks on one recorded training.
 
     Args:
-        trace: what they meet; None takes the one that travels with the lab.
-        presets: name -> scaler; the six of `labkit.amp.PRESETS` unless said otherwise.
+        trace: The recorded training; None for that of `recorded_trace`.
+        presets: Name -> scaler; None for the six of `labkit.amp.PRESETS`.
 
-    Traits to read and set: `alike` (True: all start at 2^22 and wait for 20 clean steps),
-    `selected` (a name). To read:
-    `replays` (name -> Replay), and `sentence`, which the page forms once it shows the widget.
+    The traits `alike` and `selected` can be read and set: with `alike`, all scalers start at 2^22
+    and grow after 20 clean steps; `selected` is the name of the preset in the lens. `replays` and
+    `sentence` can be read; the page sets `sentence` when it shows the widget.
 
     Raises:
-        ValueError: presets is empty.
+        ValueError: `presets` is empty.
 
     >>> presets = ScalerPresets()
     >>> presets.replays["torch"].skips < presets.replays["DeepSpeed"].skips
@@ -226,7 +239,7 @@ class ScalerPresets(LabWidget, folder="scaler_timeline"):
 
     @property
     def replays(self) -> dict[str, Replay]:
-        """What each scaler does, with the same start and interval where `alike` is set."""
+        """Name -> what the scaler does on the trace, in the mode that is shown."""
         mode = "alike" if self.alike else "shipped"
         return {
             name: replay(row, self.trace, self._steps[mode])
@@ -235,20 +248,18 @@ class ScalerPresets(LabWidget, folder="scaler_timeline"):
 
     @traitlets.validate("selected")
     def _valid_selected(self, proposal: dict[str, Any]) -> Any:
-        if (name := proposal["value"]) not in self.presets:
+        name = proposal["value"]
+        if name not in self.presets:
             raise traitlets.TraitError(
                 f"selected: expected one of {', '.join(self.presets)}, got {name!r}"
             )
         return name
 
     def still(self) -> dict[str, Any]:
-        found = self.replays
-        words = (
-            "Skipped steps: "
-            + ", ".join(f"{name} {what.skips}" for name, what in found.items())
-            + "."
-        )
-        return still(words, WHY_STATIC, static_timeline(found, self.trace))
+        replays = self.replays
+        counts = ", ".join(f"{name} {run.skips}" for name, run in replays.items())
+        figure = static_timeline(replays, self.trace)
+        return still(f"Skipped steps: {counts}.", WHY_STATIC, figure)
 
 
 def alike(config: ScalerConfig) -> ScalerConfig:

@@ -11,12 +11,15 @@ import { percent } from "../base/number_words.js";
 // --- the list ------------------------------------------------------------------------------------
 
 /**
+ * Return the list of layers, of which one is chosen.
+ *
  * @param {readonly { name: string }[]} layers
  * @param {(name: string) => void} onChoose
- * @param {HTMLElement} picture what is drawn behind the rows
+ * @param {HTMLElement} picture the element behind the rows
  */
 export function layerList(layers, onChoose, picture) {
-  const group = newName("uf-layers"); // two widgets on a page are two groups
+  // The radio buttons of two widgets on a page are two groups.
+  const group = newName("uf-layers");
   const rows = layers.map(({ name }) => layerRow(name, group, onChoose));
   const headings = ["layer", "", "to zero", "to inf"].map((text) => h("span", { text }));
   const about = { class: "uf-layers", role: "radiogroup", "aria-label": "Layer" };
@@ -28,6 +31,8 @@ export function layerList(layers, onChoose, picture) {
       h("div", { class: "uf-rows" }, picture, ...rows.map(({ element }) => element)),
     ),
     /**
+     * Show the chosen layer, and the shares that each layer loses.
+     *
      * @param {string} chosen the name of a layer
      * @param {readonly Shares[]} shares of each layer
      */
@@ -38,6 +43,8 @@ export function layerList(layers, onChoose, picture) {
 }
 
 /**
+ * Return the row of a layer: its radio button, name and shares.
+ *
  * @param {string} name
  * @param {string} group
  * @param {(name: string) => void} onChoose
@@ -52,6 +59,8 @@ function layerRow(name, group, onChoose) {
   return {
     element: h("label", about, input, title, h("span"), zero, infinite),
     /**
+     * Show whether the layer is chosen, and the shares that it loses.
+     *
      * @param {boolean} chosen
      * @param {Shares} shares
      */
@@ -68,7 +77,7 @@ function layerRow(name, group, onChoose) {
 // --- words ---------------------------------------------------------------------------------------
 
 /**
- * The sentence under the histogram.
+ * Return the sentence about the shares of a layer at a scale.
  *
  * @param {Shares} shares
  * @param {number} log2Scale
@@ -83,23 +92,28 @@ export function sayFate(shares, log2Scale, layer, kind, format) {
     const why = "all of them are zero already in FP32";
     return `At scale 2^${log2Scale}, ${gradients} have nothing to lose: ${why}.`;
   }
-  const said = [`${lostPart(underflowed)} of ${gradients} underflow in ${format}`];
-  if (subnormal) said.push(`${percent(subnormal)} are subnormal`);
-  said.push(normal ? `${percent(normal)} keep full precision` : "none keeps full precision");
-  if (overflowed) said.push(`${percent(overflowed)} overflow`);
+  const parts = [`${lostPart(underflowed)} of ${gradients} underflow in ${format}`];
+  if (subnormal) parts.push(`${percent(subnormal)} are subnormal`);
+  parts.push(normal ? `${percent(normal)} keep full precision` : "none keeps full precision");
+  if (overflowed) parts.push(`${percent(overflowed)} overflow`);
   const ending = overflowed ? "; a single infinity spoils the whole step." : ".";
   const at = `At scale 2^${log2Scale}${log2Scale === 0 ? " (no scaling)" : ""}, `;
-  return `${at}${said.slice(0, -1).join(", ")} and ${said.at(-1)}${ending}`;
+  return `${at}${parts.slice(0, -1).join(", ")} and ${parts.at(-1)}${ending}`;
 }
 
-/** @param {number} share */
+/**
+ * Return a share as the subject of the sentence.
+ *
+ * @param {number} share
+ */
 function lostPart(share) {
   if (share === 0) return "none";
   return share === 1 ? "all" : percent(share);
 }
 
 /**
- * What is not in the picture: exact zeros, infinities and NaNs of the FP32 gradients.
+ * Return a note about the elements that are not in the picture: exact zeros, infinities and NaNs of
+ * the FP32 gradients.
  *
  * @param {Pick<LayerRow, "elements" | "zeros" | "non_finite">} row
  * @param {string | null} layer null for all layers together
@@ -107,16 +121,18 @@ function lostPart(share) {
  */
 export function noteOf({ elements, zeros, non_finite }, layer, allZero) {
   const where = `${thousands(elements)} elements${layer === null ? "" : ` of layer ${layer}`}`;
-  const said = zerosText(elements, zeros, where, allZero);
-  if (!non_finite) return said;
-  return `${said} ${thousands(non_finite)} are infinite or NaN already in FP32 and are left out.`;
+  const text = zerosText(elements, zeros, where, allZero);
+  if (!non_finite) return text;
+  return `${text} ${thousands(non_finite)} are infinite or NaN already in FP32 and are left out.`;
 }
 
 /**
+ * Return the part of the note about exact zeros.
+ *
  * @param {number} elements
  * @param {number} zeros
- * @param {string} where
- * @param {readonly string[]} allZero
+ * @param {string} where the number of elements and their layer, as text
+ * @param {readonly string[]} allZero names of layers of zeros alone
  */
 function zerosText(elements, zeros, where, allZero) {
   if (!zeros) return `None of the ${where} is exactly zero in FP32.`;
@@ -128,7 +144,11 @@ function zerosText(elements, zeros, where, allZero) {
   return `${share} of all ${where} are exactly zero already in FP32 and are left out.${which}`;
 }
 
-/** @param {number} count */
+/**
+ * Return a count with a comma after the thousands.
+ *
+ * @param {number} count
+ */
 function thousands(count) {
   return count.toLocaleString("en-US");
 }

@@ -14,7 +14,7 @@ const GLIDE_TIME = 200;
 const FALL_TIME = 500;
 
 /**
- * The state of the motion at a time.
+ * The state of the motion at one time.
  *
  * @typedef {object} Moment
  * @property {number} log2Scale The log2 of the scale that is drawn, between two scales.
@@ -31,13 +31,21 @@ export function scaleMotion() {
   /** @type {{ exponents: number[], began: number }[]} */
   let lost = [];
 
-  /** @param {number} now */
+  /**
+   * Return the log2 of the scale at a time. The motion becomes slower towards its end.
+   *
+   * @param {number} now
+   */
   function place(now) {
     const done = Math.min(1, (now - began) / GLIDE_TIME);
     return from + (to - from) * (1 - (1 - done) ** 2);
   }
 
-  /** @param {number} log2Scale */
+  /**
+   * Move all bars at once.
+   *
+   * @param {number} log2Scale
+   */
   function jump(log2Scale) {
     from = log2Scale;
     to = log2Scale;
@@ -45,6 +53,8 @@ export function scaleMotion() {
   }
 
   /**
+   * Begin a motion to another scale, from where the bars are now.
+   *
    * @param {PreparedRow} row
    * @param {Windows} limits
    * @param {number} log2Scale
@@ -60,6 +70,8 @@ export function scaleMotion() {
 
   return {
     /**
+     * Return the state of the motion now. It begins a motion if the scale is another one.
+     *
      * @param {PreparedRow} row
      * @param {Windows} limits
      * @param {number} log2Scale the scale to which the bars move

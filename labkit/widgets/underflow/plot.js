@@ -11,9 +11,13 @@ import { FATES } from "../base/theme.js";
 /** @import { Fate, Palette } from "../base/theme.js" */
 /** @import { LayerRow, Windows } from "./view.js" */
 
-/** @typedef {LayerRow & { total: number, peak: number }} PreparedRow peak: the largest count */
+/**
+ * The counts of a layer, with their total and the largest one.
+ *
+ * @typedef {LayerRow & { total: number, peak: number }} PreparedRow
+ */
 
-/** @typedef {Record<Fate, number>} Shares */
+/** @typedef {Record<Fate, number>} Shares The share of each fate, from 0 to 1. */
 
 /**
  * The horizontal axis of exponents, in pixels.
@@ -22,7 +26,7 @@ import { FATES } from "../base/theme.js";
  * @property {number} left
  * @property {number} right
  * @property {number} binade The width of a power of two.
- * @property {(exponent: number) => number} x
+ * @property {(exponent: number) => number} x Return the left end of a power of two.
  */
 
 /**
@@ -44,10 +48,11 @@ import { FATES } from "../base/theme.js";
  * @property {number} done The progress of the fall, from 0 to 1.
  */
 
-/** @typedef {Record<Fate, string | CanvasPattern>} Fills */
+/** @typedef {Record<Fate, string | CanvasPattern>} Fills The fill of the bars of each fate. */
 
 /**
- * The foot of the bars, and the height of the highest one, in pixels.
+ * The y of the lower end of the bars, and the height of the highest one, in pixels.
+ *
  * @typedef {{ bottom: number, height: number }} Ground
  */
 
@@ -78,7 +83,7 @@ export const MEANING = {
 // --- shares, as by fate(shift(histogram, k), format) of labkit.instrument ------------------------
 
 /**
- * Return what a format makes of numbers with an exponent.
+ * Return the fate of numbers with an exponent.
  *
  * @param {number} exponent
  * @param {Windows} limits
@@ -161,12 +166,20 @@ export function anchorOf(row, most) {
   return Math.min(AXIS.hi - most, Math.max(AXIS.lo, highest)) + 0.5;
 }
 
-/** @param {number} exponent */
+/**
+ * Return the exponent on the axis that is nearest to an exponent.
+ *
+ * @param {number} exponent
+ */
 function clampToAxis(exponent) {
   return Math.min(AXIS.hi, Math.max(AXIS.lo, exponent));
 }
 
-/** @param {number} exponent */
+/**
+ * Return whether an exponent is on the axis.
+ *
+ * @param {number} exponent
+ */
 function onAxis(exponent) {
   return exponent >= AXIS.lo && exponent < AXIS.hi;
 }

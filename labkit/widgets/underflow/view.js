@@ -32,9 +32,11 @@ import {
 /** @import { Area, Picture, PreparedRow, Shares } from "./plot.js" */
 
 /**
+ * The traits of `UnderflowHistogram`.
+ *
  * @typedef {object} Traits
  * @property {number} log2_scale
- * @property {string} layer
+ * @property {string} layer The name of the chosen layer.
  * @property {string} sentence
  * @property {LayerRow[]} _rows All layers together first.
  * @property {Windows} _windows
@@ -55,25 +57,27 @@ import {
  */
 
 /**
- * Where a format's windows begin, as exponents (`windows` of underflow/widget.py).
+ * The exponents at which a format's zones begin (`windows` of underflow/widget.py).
  *
  * @typedef {object} Windows
  * @property {string} format The name of the format.
- * @property {number} survives_from
- * @property {number} emin
- * @property {number} emax
+ * @property {number} survives_from The least exponent that does not become zero.
+ * @property {number} emin The least exponent of a normal number.
+ * @property {number} emax The largest exponent.
  * @property {number} overflows_from The least value that overflows, not its exponent.
  */
 
 /**
+ * The source of the gradients, and the range of the scale.
+ *
  * @typedef {object} About
- * @property {string} kind What is counted: "gradients", for example.
- * @property {number} step
+ * @property {string} kind The name of what is counted, "weight gradients" for example.
+ * @property {number} step The step of the training.
  * @property {number} observed_log2_scale The scale of the FP16 pass with the `observed` shares.
- * @property {number} max_log2_scale
+ * @property {number} max_log2_scale The largest log2 of a scale.
  */
 
-/** @typedef {(change: Partial<Traits>) => void} Choose sets traits and redraws */
+/** @typedef {(change: Partial<Traits>) => void} Choose Sets traits, and redraws. */
 
 /**
  * The state of the widget.
@@ -110,6 +114,8 @@ function fateBar() {
   return {
     element: h("div", { class: "uf-fates" }, bar, legend),
     /**
+     * Show the shares of the chosen layer.
+     *
      * @param {Shares} shares
      * @param {Palette} tint
      */
@@ -153,7 +159,11 @@ function observedBar({ layers, about }) {
   element.hidden = layers[0].observed === null;
   return {
     element,
-    /** @param {PreparedRow} row */
+    /**
+     * Show the share of a layer.
+     *
+     * @param {PreparedRow} row
+     */
     set({ observed }) {
       if (observed === null) return;
       const share = h("b", { text: percent(observed) });
@@ -189,7 +199,11 @@ function scaleControl({ log2Scale, about }, choose) {
   return {
     handle,
     element: h("div", { class: "lk-row uf-scale" }, label, value, hint),
-    /** @param {number} k */
+    /**
+     * Show a scale.
+     *
+     * @param {number} k its log2
+     */
     set(k) {
       const whole = h("span", { class: "lk-quiet", text: ` = ${decimal(2 ** k)}` });
       handle.set(k);
@@ -261,6 +275,8 @@ function momentOf({ motion, row, limits, log2Scale }, main) {
 }
 
 /**
+ * Return the pen, the colours and the axis that a histogram is drawn with, at the moving scale.
+ *
  * @param {State} state
  * @param {Figure} main
  * @param {Pen} pen
@@ -369,6 +385,8 @@ function noteOfState({ row, layers }) {
 }
 
 /**
+ * Fill the root of the underflow histogram.
+ *
  * @param {HTMLElement} root
  * @param {Model<Traits>} model
  * @param {Life} life

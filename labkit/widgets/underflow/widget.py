@@ -1,7 +1,7 @@
 """The underflow histogram: gradients by magnitude, and a loss scale that moves them.
 
-Scaling by a power of two shifts a histogram of exponents. So the page redraws from the same counts
-at every movement, and also forms the sentence. Python computes the same shares by
+Scaling by a power of two shifts a histogram of exponents. So the page draws all scales from the
+same counts, and writes the sentence. Python computes the same shares by
 `fate(shift(histogram, log2_scale), format)`.
 """
 
@@ -32,6 +32,7 @@ from labkit.widgets.base.number_words import percent
 from labkit.widgets.base.widget import LabWidget, limited, tour_of
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 ALL_LAYERS = "all layers together"
@@ -46,7 +47,7 @@ def with_total(snapshot: GradSnapshot) -> dict[str, ExponentHistogram]:
     """Return the histograms of a snapshot's layers, that of all layers together first.
 
     Raises:
-        ValueError: the snapshot has no layers.
+        ValueError: The snapshot has no layers.
     """
     if not snapshot.layers:
         how = "Take it after a backward pass: snapshot(gradients, ...) with at least one tensor."
@@ -59,10 +60,10 @@ def zeros_counted(
 ) -> dict[str, float]:
     """Return layer -> share of zeros counted in the FP16 pass, and that of all layers together.
 
-    Each share is of all elements of its layer, so layers weigh as much as they have elements.
+    Each share is of all elements of its layer, so that of all layers is weighted by their elements.
 
     Raises:
-        ValueError: a layer is missing, unknown, or has a share outside 0 to 1.
+        ValueError: A layer is missing, unknown, or has a share outside 0 to 1.
     """
     layers = [layer for layer in histograms if layer != ALL_LAYERS]
     observed_layers = [layer for layer in observed if layer != ALL_LAYERS]
@@ -145,16 +146,39 @@ def static_underflow(
     layer: str = ALL_LAYERS,
     why: str = WHY_STATIC,
 ) -> Figure:
-    """Draw gradients by magnitude at one scale, and the shares that a format makes of them.
+    """Draw gradients by magnitude at one scale, with the share of each fate in a format.
+
+    Args:
+        snapshot: Histograms of FP32 gradients, one per layer.
+        format: The format that gradients are rounded to.
+        log2_scale: The exponent of the loss scale.
+        layer: The name of the layer, or `ALL_LAYERS`.
+        why: The text below the picture.
 
     Raises:
-        KeyError: the snapshot has no such layer.
+        KeyError: The snapshot has no such layer.
+        ValueError: The snapshot has no layers.
     """
     histogram = shift(with_total(snapshot)[layer], log2_scale)
     figure = new_figure(9, 4.4)
     axes = figure.add_axes((0.07, 0.38, 0.91, 0.48))
     title = f"{snapshot.kind[:1].upper()}{snapshot.kind[1:]}, step {snapshot.step}: {layer}"
     axes.set_title(title, loc="left", fontsize=11, color=INK, pad=22)
+    _draw_bars(axes, histogram, format)
+    panel(axes)
+    axes.set_xlim(*AXIS)
+    power_ticks(axes.set_xticks, range(*AXIS, 8))
+    axes.set_ylabel("% of non-zero elements", fontsize=8.5, color=QUIET)
+    shares = "     ".join(
+        f"{name} {percent(share)}" for name, share in vars(fate(histogram, format)).items()
+    )
+    figure.text(0.07, 0.205, shares, fontsize=11, color=INK, weight="bold")
+    words = f"{snapshot.kind} of {layer}, at scale 2^{log2_scale} in {format.name}."
+    return captioned(figure, (0.07, 0.15), words[0].upper() + words[1:], why, foot=0.01)
+
+
+def _draw_bars(axes: Axes, histogram: ExponentHistogram, format: Format) -> None:
+    """Draw the bars of a histogram over the zones of a format, with the names of the zones."""
     exponents = np.arange(*AXIS)
     limits = windows(format)
     counts = np.array([histogram.count(int(e), int(e)) for e in exponents])
@@ -184,36 +208,26 @@ def static_underflow(
         )
     for edge in edges[1:-1]:
         axes.axvline(edge, color=QUIET, linewidth=0.8, linestyle=(0, (3, 3)))
-    panel(axes)
-    axes.set_xlim(*AXIS)
-    power_ticks(axes.set_xticks, range(*AXIS, 8))
-    axes.set_ylabel("% of non-zero elements", fontsize=8.5, color=QUIET)
-    shares = "     ".join(
-        f"{name} {percent(share)}" for name, share in vars(fate(histogram, format)).items()
-    )
-    figure.text(0.07, 0.205, shares, fontsize=11, color=INK, weight="bold")
-    words = f"{snapshot.kind} of {layer}, at scale 2^{log2_scale} in {format.name}."
-    return captioned(figure, (0.07, 0.15), words[0].upper() + words[1:], why, foot=0.01)
 
 
 class UnderflowHistogram(LabWidget, folder="underflow"):
     """Gradients of each layer by magnitude, their rounding to a format, and a loss scale.
 
     Args:
-        snapshot: histograms of FP32 gradients, one per layer.
-        format: the format that gradients are rounded to.
-        log2_scale: the first position of the slider, 0 to 30.
-        observed_zeros: layer -> share of zeros counted inside an FP16 backward pass, drawn beside
-            what underflows.
-        observed_log2_scale: the scale of that pass; its zeros stay where they are when the slider
-            moves.
+        snapshot: Histograms of FP32 gradients, one per layer.
+        format: The format that gradients are rounded to.
+        log2_scale: The first position of the slider, 0 to 30.
+        observed_zeros: Layer -> share of zeros counted inside an FP16 backward pass, which is drawn
+            below the shares of the fates.
+        observed_log2_scale: The exponent of the scale of that pass. The slider does not change its
+            zeros.
 
-    Traits to read and set: `log2_scale`, `layer` (a name, or ALL_LAYERS). To read: `fractions`, and
-    `sentence`, which the page forms once it shows the widget.
+    The traits `log2_scale` and `layer` (a name, or `ALL_LAYERS`) can be read and set. `fate`,
+    `fractions` and `sentence` can be read; the page sets `sentence` when it shows the widget.
 
     Raises:
-        ValueError: the snapshot has no layers, or observed_zeros does not fit it.
-        TraitError: log2_scale is not a whole number from 0 to 30, or the layer does not exist.
+        ValueError: The snapshot has no layers, or `observed_zeros` does not fit it.
+        TraitError: `log2_scale` is not a whole number from 0 to 30, or the layer does not exist.
 
     >>> import torch
     >>> from labkit.instrument import snapshot
@@ -260,17 +274,17 @@ class UnderflowHistogram(LabWidget, folder="underflow"):
         )
 
     @limited("log2_scale", "layer")
-    def _places(self) -> dict[str, Collection[Any]]:
+    def _choices(self) -> dict[str, Collection[Any]]:
         return {"log2_scale": LOG2_SCALES, "layer": self._histograms}
 
     @property
     def fate(self) -> Fate:
-        """What the format makes of the chosen layer at the chosen scale."""
+        """The shares of the four fates of the chosen layer at the chosen scale."""
         return fate(shift(self._histograms[self.layer], self.log2_scale), self.format)
 
     @property
     def fractions(self) -> dict[str, float]:
-        """The shares of the four fates."""
+        """Name of a fate -> its share, as in `fate`."""
         return dict(vars(self.fate))
 
     def still(self) -> dict[str, Any]:

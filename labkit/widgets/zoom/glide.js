@@ -5,12 +5,16 @@
 import { penOf } from "../base/canvas.js";
 import { h } from "../base/elements.js";
 
-/** @typedef {{ left: number, top: number, width: number, height: number }} Box in CSS pixels */
+/** @typedef {{ left: number, top: number, width: number, height: number }} Box In CSS pixels. */
 
 /**
- * Moves from the former picture to the present one; `piece` is the part that both show.
+ * Starts the movement from the former picture to the present one.
  *
- * @typedef {(after: HTMLElement, piece: Box, nearer: boolean) => void} Arrive
+ * @callback Arrive
+ * @param {HTMLElement} after the present picture
+ * @param {Box} piece the part of the farther picture that the nearer one shows
+ * @param {boolean} nearer whether the present picture is the nearer one
+ * @returns {void}
  */
 
 const GLIDE_MS = 350;
@@ -33,13 +37,18 @@ function copyOf(element) {
   return copy;
 }
 
-/** @param {number} factor */
+/**
+ * Return the factor within the limits of enlargement that is nearest to a factor.
+ *
+ * @param {number} factor
+ */
 function bounded(factor) {
   return Math.min(LARGEST_FACTOR, Math.max(1 / LARGEST_FACTOR, factor));
 }
 
 /**
- * Return the transform of an element, about its upper left corner, that lays `from` over `to`.
+ * Return the CSS transform of an element, about its upper left corner, that moves its part `from`
+ * over the box `to`.
  *
  * @param {Box} whole the element's box
  * @param {Box} from
@@ -68,6 +77,8 @@ export function glider(stage) {
   let running = [];
 
   /**
+   * Start the animation of an element.
+   *
    * @param {HTMLElement} element
    * @param {Keyframe} from
    * @param {Keyframe} to
@@ -107,7 +118,7 @@ export function glider(stage) {
           veil.replaceChildren();
           stage.classList.remove("gz-gliding");
         };
-        // If it is cancelled, the veil may hold the picture of the next glide already.
+        // If the animation is cancelled, the veil may hold the picture of the next one already.
         leaving.finished.then(finish, () => picture.remove());
       };
     },

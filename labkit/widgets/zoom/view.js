@@ -1,5 +1,5 @@
-// The zoom from a network to the sixteen bits of one gradient, at four distances. A film holds the
-// counts of every layer at a few steps, and a piece of every tensor.
+// The zoom from a network to the sixteen bits of one gradient, at four distances. The film has the
+// counts of every layer at a few steps, and a part of every tensor.
 
 import { figure, hovering } from "../base/canvas.js";
 import { button, sentence, slider } from "../base/controls.js";
@@ -41,6 +41,8 @@ import { cellName, zoomSentence } from "./words.js";
 /** @import { Arrive, Box } from "./glide.js" */
 
 /**
+ * The traits of `GradientZoom`.
+ *
  * @typedef {object} Traits
  * @property {number} zoom The distance: 0 network, 1 layer, 2 tensor, 3 gradient.
  * @property {number} frame The index of a step.
@@ -57,13 +59,15 @@ import { cellName, zoomSentence } from "./words.js";
  */
 
 /**
+ * The tensors of the film.
+ *
  * @typedef {object} About
- * @property {string} kind What the film shows: "gradients", for example.
+ * @property {string} kind The name of the tensors, "weight gradients" for example.
  * @property {number[][]} shapes The shape of each layer's tensor.
  * @property {[rows: number, columns: number][]} tables The size of the part that is shown.
  */
 
-/** @typedef {{ step: number, rows: PreparedRow[] }} Frame */
+/** @typedef {{ step: number, rows: PreparedRow[] }} Frame A step; all layers together first. */
 
 /**
  * The data that the pictures are drawn from.
@@ -79,7 +83,7 @@ import { cellName, zoomSentence } from "./words.js";
  * @property {Palette} tint
  */
 
-/** @typedef {(change: Partial<Traits>) => void} Choose sets traits and redraws */
+/** @typedef {(change: Partial<Traits>) => void} Choose Sets traits, and redraws. */
 
 /**
  * The part of a tensor that is shown.
@@ -115,6 +119,8 @@ const LEGENDS = [
 // --- the state -----------------------------------------------------------------------------------
 
 /**
+ * Return the data of the traits, prepared for drawing.
+ *
  * @param {Model<Traits>} model
  * @param {Palette} tint
  * @returns {State}
@@ -133,7 +139,11 @@ function stateOf(model, tint) {
   };
 }
 
-/** @param {State} state */
+/**
+ * Return the chosen step of the film.
+ *
+ * @param {State} state
+ */
 function frameOf({ model, film }) {
   return film[model.get("frame")];
 }
@@ -175,7 +185,11 @@ function tableOf(state) {
   return { rows, columns, values, value: (row, column) => values[row * columns + column] };
 }
 
-/** @param {number[]} numbers */
+/**
+ * Return the sum of numbers.
+ *
+ * @param {number[]} numbers
+ */
 function sum(numbers) {
   return numbers.reduce((total, number) => total + number, 0);
 }
@@ -244,6 +258,8 @@ function drawFrame(state, frame, pen, width, height) {
 }
 
 /**
+ * Draw the outline of a box.
+ *
  * @param {{ pen: Pen }} ink
  * @param {number} left
  * @param {number} top
@@ -376,7 +392,11 @@ function gridFigure(state, life, choose) {
   return grid;
 }
 
-/** @type {Record<string, [rows: number, columns: number]>} */
+/**
+ * For each key, the offset from the chosen cell to the next one.
+ *
+ * @type {Record<string, [rows: number, columns: number]>}
+ */
 const CELL_KEYS = {
   ArrowLeft: [0, -1],
   ArrowRight: [0, 1],
@@ -447,9 +467,11 @@ function drawGrid(state, grid, pen) {
 
 // --- nearer and farther: the sliders, a click, the wheel, Enter and Esc --------------------------
 
-/** @typedef {"zoom" | "frame" | "log2_scale"} Lever a trait with a slider */
+/** @typedef {"zoom" | "frame" | "log2_scale"} Lever A trait with a slider. */
 
 /**
+ * Return the label, the range and the texts of each slider.
+ *
  * @param {State} state
  * @returns {Record<Lever, { label: string, max: number, text: (value: number) => string }>}
  */
@@ -475,14 +497,15 @@ function leverPanel(state, choose) {
   const { model } = state;
   const about = levers(state);
   /** @param {Lever} trait */
-  const lever = (trait) =>
-    slider({
+  function lever(trait) {
+    return slider({
       ...about[trait],
       min: 0,
       value: model.get(trait),
       page: 4,
       onInput: (value) => choose({ [trait]: value }),
     });
+  }
   const sliders = { zoom: lever("zoom"), frame: lever("frame"), log2_scale: lever("log2_scale") };
   /** @param {number} change */
   function changeScale(change) {
@@ -597,6 +620,8 @@ function pieceOf(state, { list, main, grid }, zoom) {
  */
 
 /**
+ * Fill the root of the zoom.
+ *
  * @param {HTMLElement} root
  * @param {Model<Traits>} model
  * @param {Life} life
@@ -714,7 +739,11 @@ function gradientOf(state) {
   return tableOf(state).value(model.get("row"), model.get("column"));
 }
 
-/** @param {State} state */
+/**
+ * Return the sentence for the present traits.
+ *
+ * @param {State} state
+ */
 function sentenceOf(state) {
   const { model, about, format, limits, names } = state;
   const layer = layerOf(state);

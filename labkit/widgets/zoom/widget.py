@@ -31,21 +31,23 @@ class GradientZoom(LabWidget, folder="zoom"):
     """Gradients of a few training steps, from the whole network down to the bits of one of them.
 
     Args:
-        film: step -> layer -> FP32 gradient, with the same layers at each step.
+        film: Step -> layer -> FP32 gradient, with the same layers at each step.
         kind: "activation gradients" or "weight gradients".
 
-    Traits to read and set: `zoom` (0 network, 1 layer, 2 tensor, 3 gradient), `frame` (index of the
-    step), `layer`, `row` and `column` (in the part of its tensor that is shown), `log2_scale`. To
-    read: `gradient`, and `sentence`, which the page forms once it shows the widget.
+    The traits `zoom` (0 network, 1 layer, 2 tensor, 3 gradient), `frame` (the index of the step),
+    `layer`, `row` and `column` (in the part of the layer's tensor that is shown), and `log2_scale`
+    can be read and set. `gradient` and `sentence` can be read; the page sets `sentence` when it
+    shows the widget.
 
     Raises:
-        TypeError: the film is not a dict of steps.
-        ValueError: the film is empty, or its steps do not have the same layers and shapes.
-        TraitError: an unknown layer, step, cell, distance or scale.
+        TypeError: The film is not a dict of steps.
+        ValueError: The film is empty, or its steps do not have the same layers and shapes.
+        TraitError: The layer, step, cell, distance or scale does not exist.
 
     >>> import torch
     >>> zoom = GradientZoom({0: {"conv": torch.tensor([[2.0**-30, 2.0**-10]])}})
-    >>> zoom.zoom, zoom.column = 3, 1
+    >>> zoom.zoom = 3
+    >>> zoom.column = 1
     >>> zoom.gradient == 2.0**-10
     True
     """
@@ -74,6 +76,7 @@ class GradientZoom(LabWidget, folder="zoom"):
                 f"film: expected a dict of step -> a dict of layer -> gradient, got {film!r:.80}"
             )
         self.snapshots = [snapshot(layers, step=step, kind=kind) for step, layers in film.items()]
+        # A tensor without dimensions is shown as one of a single element.
         shapes = [
             {name: tuple(gradient.shape) or (1,) for name, gradient in each.items()}
             for each in film.values()
@@ -86,7 +89,7 @@ class GradientZoom(LabWidget, folder="zoom"):
             raise ValueError(
                 "all steps of a film have the same layers, and their gradients the same shapes"
             )
-        # layer -> shape
+        # Layer -> shape of its gradient.
         self._shapes = shapes[0]
         self._tables = [
             {name: _table(gradient) for name, gradient in layers.items()}
@@ -116,16 +119,17 @@ class GradientZoom(LabWidget, folder="zoom"):
         return float(self._tables[self.frame][self.layer][self.row, self.column])
 
     @limited("frame", "layer")
-    def _known(self) -> dict[str, Collection[Any]]:
+    def _choices(self) -> dict[str, Collection[Any]]:
         return {"frame": range(len(self.snapshots)), "layer": self._shapes}
 
     @limited("row", "column")
-    def _cell(self) -> dict[str, Collection[Any]]:
+    def _cells_of_table(self) -> dict[str, Collection[Any]]:
         rows, columns = self._tables[0][self.layer].shape
         return {"row": range(rows), "column": range(columns)}
 
     @traitlets.observe("layer")
     def _stay_inside(self, _change: object) -> None:
+        """Move the chosen cell into the table of another layer, which may be smaller."""
         rows, columns = self._tables[0][self.layer].shape
         self.row = min(self.row, rows - 1)
         self.column = min(self.column, columns - 1)

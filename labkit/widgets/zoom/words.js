@@ -1,4 +1,4 @@
-// The sentence of the zoom: what the format makes of a layer, or of one gradient.
+// The sentence of the zoom: the shares of a layer's fates in FP16, or the rounding of one gradient.
 
 import { percent } from "../base/number_words.js";
 import {
@@ -18,24 +18,24 @@ import { DEEPEST } from "./distances.js";
 /** @import { Shares } from "../underflow/plot.js" */
 
 /**
- * What the sentence is about.
+ * The facts that the sentence is made of.
  *
  * @typedef {object} SentenceInput
  * @property {number} zoom The index into DISTANCES.
  * @property {number} step
  * @property {string | null} layer null for all layers together.
- * @property {Shares} shares The shares of zeros, subnormal numbers and so on in the format.
+ * @property {Shares} shares The shares of the four fates in the format.
  * @property {string} kind The name of the tensors, such as "weight gradients".
  * @property {number} log2Scale
  * @property {Format} format
  * @property {number} cells The number of gradients that are shown.
  * @property {number} zeros The share of zeros among them.
  * @property {string} name The name of the chosen gradient.
- * @property {number} gradient
+ * @property {number} gradient Its FP32 value.
  */
 
 /**
- * What FP16 makes of a gradient at a scale, and what twice the scale would change.
+ * Return sentences about the rounding of a gradient to FP16 at a scale, and at twice the scale.
  *
  * @param {number} gradient
  * @param {number} log2Scale
@@ -51,8 +51,10 @@ function gradientSentence(gradient, log2Scale, format) {
 }
 
 /**
+ * Return the sentence about the rounding of a gradient.
+ *
  * @param {NumberClass} numberClass the class of the scaled gradient in FP16
- * @param {string} off how far it is from the gradient
+ * @param {string} off its relative error in percent
  */
 function heldText(numberClass, off) {
   // A tie at 2^-25 is rounded to 0, which is even, and one at 65520 to the next power of two.
@@ -65,7 +67,7 @@ function heldText(numberClass, off) {
 }
 
 /**
- * What twice the scale would change.
+ * Return the sentence about the change of a gradient's bits at twice the scale.
  *
  * @param {bigint} code
  * @param {bigint} doubledCode the code of twice the number
@@ -95,6 +97,8 @@ function doubledText(code, doubledCode, format) {
 }
 
 /**
+ * Return the exponent field of a code, as a whole number.
+ *
  * @param {bigint} code
  * @param {Format} format
  */
@@ -122,17 +126,25 @@ export function cellName(layer, shape, row, column) {
   return `${layer}[${[...lead, column].join(", ")}]`;
 }
 
-/** @param {SentenceInput} looked */
-export function zoomSentence(looked) {
-  const { zoom, shares, log2Scale, layer, kind, format } = looked;
-  if (zoom === DEEPEST) return nearestSentence(looked);
-  const said = sayFate(shares, log2Scale, layer, kind, format.name);
-  if (zoom < DEEPEST - 1) return said;
-  const count = looked.cells.toLocaleString("en-US");
-  return `${said} Of the ${count} shown, ${percent(looked.zeros)} are zero already in FP32.`;
+/**
+ * Return the sentence for a distance of the zoom.
+ *
+ * @param {SentenceInput} input
+ */
+export function zoomSentence(input) {
+  const { zoom, shares, log2Scale, layer, kind, format } = input;
+  if (zoom === DEEPEST) return nearestSentence(input);
+  const text = sayFate(shares, log2Scale, layer, kind, format.name);
+  if (zoom < DEEPEST - 1) return text;
+  const count = input.cells.toLocaleString("en-US");
+  return `${text} Of the ${count} shown, ${percent(input.zeros)} are zero already in FP32.`;
 }
 
-/** @param {SentenceInput} looked */
+/**
+ * Return the sentence about one gradient.
+ *
+ * @param {SentenceInput} input
+ */
 function nearestSentence({ name, step, gradient, log2Scale, format }) {
   const subject = `${name} at step ${step}`;
   if (!Number.isFinite(gradient)) {
@@ -141,6 +153,5 @@ function nearestSentence({ name, step, gradient, log2Scale, format }) {
   const size = spaced(exactly(gradient));
   const scaledSize = spaced(exactly(gradient * 2 ** log2Scale));
   const scaled = log2Scale && gradient ? `, times 2^${log2Scale} ${scaledSize}` : "";
-  const said = gradientSentence(gradient, log2Scale, format);
-  return `${subject} is ${size}${scaled}. ${said}`;
+  return `${subject} is ${size}${scaled}. ${gradientSentence(gradient, log2Scale, format)}`;
 }
