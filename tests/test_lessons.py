@@ -305,7 +305,7 @@ def test_lesson_09_names_the_scalers_with_a_cap() -> None:
     assert "apex and fastai 1 stop at 2^24, and torch goes on to 2^25" in SOURCES["09_frameworks"]
 
 
-def test_lesson_03_states_the_loss_at_sizes_beside_multiples_of_8() -> None:
+def test_lesson_03_states_the_loss_at_unaligned_sizes() -> None:
     (record,) = recorded_gemm("alignment", "cpu")
     speed = {
         (run.case.format.name, run.case.m, run.case.n, run.case.k): run.tflops

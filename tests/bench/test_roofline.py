@@ -126,7 +126,7 @@ def test_every_row_has_a_kind_a_date_and_a_source():
         assert re.search(r"\w+\.\w+/|arXiv|whitepaper|/\w+", row["source"]), row
 
 
-def test_a_ratio_is_value_over_reference_and_of_times_the_inverse():
+def test_a_ratio_of_times_is_inverted():
     for row in ROWS:
         if not row["ratio"] or not row["reference_value"]:
             continue

@@ -280,7 +280,7 @@ NEW_BAR = (
 @pytest.mark.parametrize(
     ("command", "shown_phase"), [("run-cell", "ready"), ("interrupt-kernel", "stopped")]
 )
-def test_a_training_with_a_bar_stops_when_replaced_or_interrupted(lab, command, shown_phase):
+def test_a_training_with_a_bar_stops_if_replaced_or_interrupted(lab, command, shown_phase):
     with lab.shown([BAR, NEW_BAR, "# the last cell"]) as notebook:
         page = notebook.page
         page.locator(".labkit-training-bar button").click()

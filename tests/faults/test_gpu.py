@@ -61,7 +61,7 @@ def test_a_card_names_a_thread(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GPU_CARDS)
-def test_code_of_a_card_has_two_forms_and_does_not_name_the_fault(name: str) -> None:
+def test_code_of_a_card_has_two_forms_without_its_title(name: str) -> None:
     card = GPU_CARDS[name]
     broken = code_of(card.function, fixed=False)
     assert broken != code_of(card.function, fixed=True)

@@ -253,7 +253,7 @@ def test_watch_observes_an_optimizer_outside_of_torch(cbs):
     assert report.histograms("updates")["a"].finite_non_zero == 2
 
 
-def test_watch_counts_skipped_steps_of_an_optimizer_outside_of_torch():
+def test_watch_counts_skips_of_an_optimizer_outside_of_torch():
     report, learn = watched_fit(MixedPrecision(init_scale=2.0**127))
     taken = len(learn.mixed_precision.scales)
     assert report.steps == 10

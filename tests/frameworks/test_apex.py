@@ -437,7 +437,7 @@ def test_an_operation_has_the_dtype_of_its_list(name, dtype, casts):
     assert operation(x.to(dtype)).dtype == (result_dtype or dtype)
 
 
-def test_an_in_place_operation_of_the_fp32_list_is_refused_in_fp16(casts):
+def test_in_place_operations_of_the_fp32_list_refuse_fp16(casts):
     assert x.clone().exp_().dtype == FLOAT
     with pytest.raises(NotImplementedError, match="exp"):
         x.half().exp_()

@@ -719,7 +719,7 @@ class Injecting(Callback):
         return [i for i, (one, other) in pairs if all(map(torch.equal, one, other))]
 
 
-def test_native_fp16_cancels_the_step_of_an_inf_and_halves_the_scale():
+def test_native_fp16_cancels_the_step_of_an_inf():
     learn = two_layers().to_fp16(init_scale=64.0)
     injecting = Injecting()
     learn.fit(1, cbs=injecting)
