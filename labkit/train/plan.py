@@ -10,7 +10,8 @@ from typing import Any
 from labkit.records import data_folder, parse_record, write_atomic
 
 STEPS = 12
-OUTPUTS = 64  # rows of the weight, which the ranks share
+# The rows of the weight, of which each rank holds a part.
+OUTPUTS = 64
 SCHEMA = "labkit.workers/1"
 
 

@@ -28,9 +28,12 @@ from labkit.machine.resources import bytes_written
 from labkit.processes import die_with_parent
 from labkit.train.plan import OUTPUTS, STEPS, WorkerPlan
 
-DAY_S = 86_400.0  # timeout between two lines of input
-INPUTS = 256  # of the layer
-ROWS = 64  # of each rank's batch
+# The timeout between two lines of input, in seconds: a day.
+DAY_S = 86_400.0
+# The inputs of the layer; its outputs are OUTPUTS.
+INPUTS = 256
+# The rows of each rank's batch.
+ROWS = 64
 # In these steps, one target of the last rank is huge, so that one row of gradients overflows. Of
 # four ranks, the third holds this row of weights.
 OVERFLOW_STEPS = (3, 4, 5)
@@ -124,30 +127,33 @@ def _batch(teacher: Tensor, step: int) -> tuple[Tensor, Tensor]:
 
 
 def _bytes_by_category(engine: DistributedEngine) -> dict[str, int]:
-    weights = engine.weights
-    state = [
-        value
-        for s in engine.optimizer.state.values()
-        for value in s.values()
-        if isinstance(value, Tensor)
-    ]
+    """Return the bytes that this rank holds between two steps, by category."""
+    model_bytes = sum(p.nbytes for p in engine.weights.model_weights)
+    momentum_bytes = 0
+    for state in engine.optimizer.state.values():
+        for value in state.values():
+            # A scalar is the optimizer's count of steps.
+            if isinstance(value, Tensor) and value.dim():
+                momentum_bytes += value.nbytes
     return {
-        "model weights": sum(p.nbytes for p in weights.model_weights),
-        "gradients": sum(p.nbytes for p in weights.model_weights),
-        "master weights": sum(p.nbytes for p in weights.master_weights),
-        "momentum": sum(value.nbytes for value in state if value.dim()),
+        "model weights": model_bytes,
+        # They have the dtype of the model weights.
+        "gradients": model_bytes,
+        "master weights": sum(p.nbytes for p in engine.weights.master_weights),
+        "momentum": momentum_bytes,
     }
 
 
 def main() -> None:
     """Run one of the processes until the standard input or torchrun ends."""
     die_with_parent()
+    # torchrun may have ended before this call.
     if os.getppid() == 1:
-        return  # torchrun has ended already
+        return
     # CPUs, so that any machine can run four processes
     device = start_group("cpu", timeout_s=DAY_S)
     first = dist.get_rank() == 0
-    # a first collective returns once every rank has started
+    # This collective returns when every rank has started.
     largest([0.0], device)
     if first:
         _print({"ready": dist.get_world_size()})
@@ -174,6 +180,6 @@ if __name__ == "__main__":
     try:
         main()
     except (RankLost, RuntimeError):
-        if dist.get_rank() == 0:
+        # When rank 0 is stopped, the others fail, too; only rank 0 reports.
+        if not dist.is_initialized() or dist.get_rank() == 0:
             raise
-        # the other ranks fail only because rank 0 was stopped
