@@ -33,7 +33,8 @@ from labkit.grading.program import Unreadable
 from labkit.grading.submission import Submission, content_of
 from labkit.records import write_atomic
 
-SHORTEST_PART = 3  # letters of a part of a name
+# Letters of the shortest part of a name that is replaced.
+SHORTEST_PART = 3
 # E-mail addresses, and paths of home folders on Linux, macOS and Windows. In Windows's paths, each
 # backslash may be doubled, as in a string of Python.
 PRIVATE = (

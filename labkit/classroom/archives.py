@@ -37,15 +37,21 @@ from labkit.grading.submission import (
 )
 
 UNPACKED_SUFFIXES = (*NOTEBOOKS, ".jsonl", ".zip")
-DEEPEST = 3  # archives inside archives
-LONGEST_NAME = 255  # bytes, of a file or a folder
-MAX_ARCHIVE = 256 << 20  # bytes of a learner's archive
+# How deep archives may be inside archives.
+DEEPEST = 3
+# Bytes of the name of a file or folder.
+LONGEST_NAME = 255
+# Bytes of a learner's archive.
+MAX_ARCHIVE = 256 << 20
 # Bytes that a learner's archive may unpack to: a few kilobytes may hold terabytes.
 MAX_UNPACKED = 512 << 20
 MAX_MEMBERS = 5000
-UTF8_NAME = 0x800  # general purpose bit 11 (APPNOTE 6.3.10, 4.4.4)
-ENCRYPTED = 0x1  # bit 0
-Refused = dict[Path, str]  # where a file would be -> why it was not unpacked
+# General purpose bit 11 of an entry (APPNOTE 6.3.10, 4.4.4).
+UTF8_NAME = 0x800
+# General purpose bit 0 of an entry.
+ENCRYPTED = 0x1
+# Where a file would be -> why it was not unpacked.
+Refused = dict[Path, str]
 
 
 def unpack_archives(paths: Iterable[Path], folder: Path) -> tuple[list[Path], Refused]:
@@ -163,7 +169,8 @@ class _Unpacking:
         """Unpack the archive in these bytes, or record why it cannot be unpacked."""
         try:
             archive = zipfile.ZipFile(io.BytesIO(content))
-        except Exception as error:  # damage raises many kinds of errors
+        except Exception as error:
+            # A damaged archive raises many kinds of errors.
             self.refused[folder] = f"its archive cannot be unpacked: {str(error)[:100]}"
             return
         with archive:

@@ -79,7 +79,8 @@ def leaders(log: Path) -> list[tuple[int, str, int, int, int]]:
     Raises:
         ValueError: the file is not the log of a grading.
     """
-    totals: dict[str, tuple[int, int, int]] = {}  # learner -> points, out of, bytes
+    # learner -> (points, out of, bytes)
+    totals: dict[str, tuple[int, int, int]] = {}
     for row in logged_rows(log):
         if row.exercise.startswith("project."):
             points, out_of, size = totals.get(row.student, (0, 0, 0))

@@ -33,8 +33,10 @@ from labkit.records.journal import NAME, entries, last_answers
 from labkit.records.templates import markup, render
 
 NO_JOURNAL = "No journal was handed in: ask for the whole folder, not the notebooks alone."
-LONGEST_NAME = 200  # bytes; the rest of 255 is for suffixes
-LONGEST_PREDICTION = 200  # characters
+# Bytes of a file's name; the rest of 255 is for suffixes.
+LONGEST_NAME = 200
+# Characters of a prediction on the page.
+LONGEST_PREDICTION = 200
 
 
 def page(template: str, title: str, **values: object) -> bytes:

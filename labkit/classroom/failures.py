@@ -20,7 +20,8 @@ from labkit.grading.results import GradeRow
 
 # Shorter answers, counted in characters without blanks and comments, are often equal by chance.
 SHORT = 120
-NAMED = 3  # exercises that the table names for each kind of failure
+# The exercises that the table names for each kind of failure.
+NAMED = 3
 
 
 @dataclass(frozen=True)

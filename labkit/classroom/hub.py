@@ -62,7 +62,8 @@ CONFIG = (
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1", "NUMPY_MADVISE_HUGEPAGE": "0"}
 # without letters that look alike, and without signs that begin a formula in a spreadsheet
 PASSWORD_LETTERS = "abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789"
-PASSWORD_LENGTH = 10  # of 56 letters each: 58 bits
+# Of 56 letters each: 58 bits.
+PASSWORD_LENGTH = 10
 USERADD = ("useradd", "--create-home", "--shell", "/bin/bash", "--home-dir")
 
 

@@ -185,7 +185,8 @@ IDENTITY = (
     "name",
     "learner",
 )
-EXTENSIONS = ("due", "late_days")  # columns that a teacher adds to the roster
+# Columns that a teacher adds to the roster.
+EXTENSIONS = ("due", "late_days")
 
 
 @dataclass(frozen=True)

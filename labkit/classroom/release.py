@@ -46,8 +46,10 @@ from labkit.records.handout import (
 from labkit.records.notebook_copies import DIGESTS, VERSION, listing
 from labkit.train import one_thread
 
-LESSON_FOLDERS = f"{PACKAGE}/lesson_"  # how the names of files in lessons begin
-ALWAYS = {"glossary"}  # notebooks that every lesson links to
+# How the names of files in lessons begin.
+LESSON_FOLDERS = f"{PACKAGE}/lesson_"
+# Notebooks that every lesson links to.
+ALWAYS = {"glossary"}
 Progress = Callable[[int, int, str], None]
 """Called with the number of exercises done, of all, and the next one ("" at the end)."""
 

@@ -26,7 +26,8 @@ LEFT_OUT = ("__pycache__", "labkit-answers.jsonl", ".labkit-notebooks.json", ".i
 # Suffixes of files in both packages. A build takes every file that git does not ignore.
 SUFFIXES = (".py", ".js", ".css", ".html", ".json", ".toml", ".jinja")
 VERSION_FILE = "labkit/__init__.py"
-DATE = (2020, 1, 1, 0, 0, 0)  # of all files, for the same bytes in each release
+# The date of all files, so that each release has the same bytes.
+DATE = (2020, 1, 1, 0, 0, 0)
 
 
 def files_of(top: Path, course: Sequence[Lesson] = ()) -> dict[str, bytes]:

@@ -38,7 +38,8 @@ from labkit.instrument.user_code import line_of_error
 SAMPLES = 5
 FEW_STEPS = 20
 # constants in the source that a report lists at most
-MOST_CAUSES = 9  # of an error whose texts are searched
+# How many causes of an error are followed, one from another.
+MOST_CAUSES = 9
 NOTES = 8
 NOT_LOOKED_AT = "The training was not affected; this part of the diagnosis is missing."
 UNTIL_IT_IS_HALF = (

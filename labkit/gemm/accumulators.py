@@ -33,7 +33,8 @@ from labkit.gemm.mma import SPECS, MmaSpec
 from labkit.interop import dtype_of, format_of
 
 Floats: TypeAlias = NDArray[np.float64]
-TILE = 2**18  # elements of D, or of a tree's first layer, in one block of work
+# Elements of D, or of a tree's first layer, in one block of work.
+TILE = 2**18
 
 
 class SumOrder(Enum):
@@ -272,7 +273,8 @@ def exact(a: Floats, b: Floats, c: Floats, out: Format) -> Floats:
     multiplies slices and sums all K products without rounding, as integers below 2^53 times one
     power of two. A sum of a few FP64 numbers remains for each element.
     """
-    plain = _gemm(a, b) + c  # the result where it is infinite or NaN
+    # The result where it is infinite or NaN.
+    plain = _gemm(a, b) + c
     a, b, c = (np.where(np.isfinite(array), array, 0.0) for array in (a, b, c))
     bits = int((53 - log2(max(1, a.shape[2]))) // 2)
     left = _slices(a, 2, bits)

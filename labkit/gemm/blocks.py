@@ -58,8 +58,10 @@ from labkit.interop import format_of
 Floats: TypeAlias = NDArray[np.floating[Any]]
 
 VARIABLE = "LABKIT_EMULATOR"
-PIECE = 2**12  # elements of D for each thread, at least
-TILE = 2**16  # aligned terms in one block of work, which fit into a core's cache
+# The smallest number of elements of D for each thread.
+PIECE = 2**12
+# Aligned terms in one block of work, which fit into a core's cache.
+TILE = 2**16
 # FP64's exponent field begins at bit 52 and holds the exponent plus 1023.
 _POINT = 52
 _BIAS = 1023
@@ -107,7 +109,8 @@ def emulator() -> str:
         return backend
     try:
         return f"numba {import_module('numba').__version__}"
-    except ImportError as error:  # not installed, or incompatible with this numpy
+    except ImportError as error:
+        # Numba is not installed, or does not fit this numpy.
         if backend:
             raise RuntimeError(
                 f'{VARIABLE} is numba: {error}. `pip install "fp16-lab[fast]"` installs it.'
@@ -151,7 +154,8 @@ def blocks(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) -> Fl
 
 
 def _compiled(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) -> Floats:
-    from labkit.gemm.compiled import add_blocks  # requires numba
+    # This module requires numba.
+    from labkit.gemm.compiled import add_blocks
 
     # zeros complete the last block, and do not change its sum
     more = -a.shape[2] % spec.block_length
@@ -329,7 +333,8 @@ def to_half(values: NDArray[np.float64]) -> NDArray[np.float64]:
 Matrix = TypeVar("Matrix", Tensor, NDArray[Any])
 Real = TypeVar("Real", bound=np.floating[Any])
 
-_TF32_BITS = np.int32(-1 << 13)  # of an FP32 number: all but the last 13
+# The bits of an FP32 number that TF32 keeps: all but the last 13.
+_TF32_BITS = np.int32(-1 << 13)
 _NAN: dict[Format, np.signedinteger] = {FP32: np.int32(0x7FFFFFFF), FP16: np.int16(0x7FFF)}
 
 
@@ -411,7 +416,8 @@ def operand(matrix: Tensor | NDArray[Any], format: Format, name: str) -> Floats:
         )
     # by bits: a NaN whose only ones are among the last 13 becomes an infinity
     if (format, stored) == (TF32, FP32):
-        with np.errstate(invalid="ignore"):  # a signalling NaN stays one
+        # A signalling NaN stays one.
+        with np.errstate(invalid="ignore"):
             return (np.asarray(matrix).view(np.int32) & _TF32_BITS).view(np.float32)
     if stored == format:
         if isinstance(matrix, Tensor):

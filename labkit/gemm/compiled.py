@@ -25,7 +25,8 @@ Singles: TypeAlias = NDArray[np.float32]
 Doubles: TypeAlias = NDArray[np.float64]
 Whole: TypeAlias = NDArray[np.int32]
 
-COLUMNS = 512  # of D in one block of work
+# Columns of D in one block of work.
+COLUMNS = 512
 # fields of FP64 and FP32: the width of the significand, the bias, the mask of the exponent
 POINT_64 = 52
 BIAS_64 = 1023

@@ -30,9 +30,12 @@ from labkit.train import TrainingRun, networks, place, steps_per_second, through
 from labkit.train.tasks import Task
 
 PACED_RECIPES = ("FP32", "FP16 dynamic", "O1", "BF16")
-STEPS = 3  # of each training in `twice`
-CLASSES = 16  # of characters and of pixels
-LENGTH = 32  # of a sequence
+# Steps of each training in `twice`.
+STEPS = 3
+# Classes of characters and of pixels.
+CLASSES = 16
+# The length of a sequence.
+LENGTH = 32
 
 
 # Name -> function from a width to one of the networks of the lab's own tasks. Widths are multiples

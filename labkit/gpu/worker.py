@@ -30,11 +30,16 @@ from labkit.processes import LineProcess, die_with_parent
 # An item's answer, a JSON object; its keys depend on the kind, its values are plain.
 Line = dict[str, Any]
 CHECKOUT = Path(__file__).parents[2]
-START_SECONDS = 90.0  # limit from a process's start to its first line, which imports torch
-END_SECONDS = 5.0  # limit from a process's last answer to its end
-FRAMES = 12  # most innermost frames of a traceback
-ERROR_LENGTH = 2000  # most characters of an error message
-TAIL = 3000  # most characters of a broken process's output
+# The limit from a process's start to its first line; it imports torch.
+START_SECONDS = 90.0
+# The limit from a process's last answer to its end.
+END_SECONDS = 5.0
+# The innermost frames of a traceback that are kept.
+FRAMES = 12
+# The largest number of characters of an error message.
+ERROR_LENGTH = 2000
+# The last characters of a broken process's output that are kept.
+TAIL = 3000
 
 
 class Kind(StrEnum):

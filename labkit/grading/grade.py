@@ -25,7 +25,8 @@ _STYLE = (
 _MARK = (
     "font-weight:600;white-space:nowrap;padding-right:1em;vertical-align:top;text-align:left;color:"
 )
-LONGEST_VALUE = 60  # letters of an argument in a reason
+# Letters of an argument in a reason.
+LONGEST_VALUE = 60
 _PASS = "var(--jp-success-color0,#1b7a36)"
 _FAIL = "var(--jp-error-color0,#b3261e)"
 _CODE = (

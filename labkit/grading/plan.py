@@ -128,7 +128,8 @@ def implausible_times(submissions: Sequence[Submission], now: float) -> list[str
 def _date(seconds: float) -> str:
     try:
         return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}"
-    except (ValueError, OverflowError, OSError):  # file systems allow times outside of the calendar
+    except (ValueError, OverflowError, OSError):
+        # File systems allow times outside of the calendar.
         return f"{seconds:.0f} s after 1970"
 
 

@@ -24,7 +24,8 @@ from labkit.grading.exercise import Case, Exercise, Outcome, Rows
 from labkit.grading.sandbox.kinds import is_array, is_boolean_tensor, is_tensor
 from labkit.grading.sandbox.wire import Failure, Instance
 
-COARSE_DIGITS = 12  # significand bits of a digest, if an exercise tolerates ulps
+# Significand bits of a digest, if an exercise tolerates ulps.
+COARSE_DIGITS = 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +85,8 @@ def stored_exercises(lesson: Lesson) -> tuple[Exercise, ...]:
     lesson.register()
     try:
         exercises: tuple[Exercise, ...] = pickle.loads(gzip.decompress(lesson.judge.read_bytes()))
-    except Exception as error:  # whatever unpickling meets
+    except Exception as error:
+        # Unpickling can raise anything.
         raise CourseError(
             f"{lesson.judge} cannot be read: {type(error).__name__}: {error}"
         ) from error
@@ -142,6 +144,7 @@ def _number(value: float, exercise: Exercise) -> str:
         coarse = round(math.ldexp(fraction, COARSE_DIGITS))
         try:
             value = math.ldexp(coarse, exponent - COARSE_DIGITS)
-        except OverflowError:  # rounded up, beyond the largest float
+        except OverflowError:
+            # The value was rounded up, beyond the largest float.
             value = math.copysign(math.inf, value)
     return value.hex()

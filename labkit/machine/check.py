@@ -42,7 +42,8 @@ MEMORY_COMFORT = 2 * GIB
 DISTRIBUTION = "fp16-lab"
 # Notebooks, records and figures of the whole course take some tens of MiB.
 DISK_COMFORT = GIB // 4
-MOST_PASSES = 1000  # limit of timed passes of a tiny training step
+# The largest number of timed passes of a tiny training step.
+MOST_PASSES = 1000
 
 
 def check_machine(folder: Path | str = ".") -> CheckReport:

@@ -23,7 +23,8 @@ from labkit.machine import resources
 from labkit.records.provenance import gpu_driver
 
 GIB = 2**30
-CPU_INSTRUCTIONS = {  # flag of `cpuinfo`, or word of torch -> instruction set
+# A flag of `cpuinfo`, or a word of torch -> the instruction set.
+CPU_INSTRUCTIONS = {
     "avx512_bf16": "AVX512-BF16",
     "avx512_fp16": "AVX512-FP16",
     "amx_bf16": "AMX-BF16",

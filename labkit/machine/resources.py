@@ -17,8 +17,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-CGROUP = Path("/sys/fs/cgroup")  # control groups: a container's quotas
-MEMORY_QUOTAS = [  # limit and use, in bytes: version 2, then version 1
+# Control groups, which have a container's quotas.
+CGROUP = Path("/sys/fs/cgroup")
+# The files with limit and use, in bytes: of version 2, then of version 1.
+MEMORY_QUOTAS = [
     ("memory.max", "memory.current"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
 ]

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-SETTINGS = "labkit/handout.json"  # in the wheel of a handout; no other lab has this file
+# In the wheel of a handout; no other lab has this file.
+SETTINGS = "labkit/handout.json"
 PATTERN = re.compile(
     r"\+(class|teacher)\.(\d{4})(\d\d)(\d\d)\.(\d{1,4})\.g([0-9a-f]{8})(?![0-9a-z])"
 )

@@ -30,7 +30,8 @@ FILES = (
     "pyodide-lock.json",
     "python_stdlib.zip",
 )
-SECONDS = 300.0  # time limit for a download of 6.5 MB
+# The time limit for a download of 6.5 MB.
+SECONDS = 300.0
 
 
 class PyodideError(ValueError):

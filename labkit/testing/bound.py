@@ -210,7 +210,8 @@ def sum_error(
     own = (terms + 4) * 2.0**-53 + how.operand_error
     margin = (1 + (terms + 8) * 2.0**-52) * (1 + 2.0**-40)
     top = float(np.max(size, initial=0.0))
-    if not np.isfinite(top):  # elements with infinity or NaN are compared by kind
+    # Elements with infinity or NaN are compared by kind.
+    if not np.isfinite(top):
         size = np.nan_to_num(size, nan=0.0, posinf=0.0)
         top = float(np.max(size, initial=0.0))
     with np.errstate(over="ignore", invalid="ignore"):

@@ -12,12 +12,18 @@ from labkit.testing.operation import Places
 from labkit.testing.suspects import Rival, rival, suspects
 from labkit.testing.verdict import Element, Verdict, VerdictKind
 
-ELEMENTS = 2**12  # that are replayed, at most
-WORK = 2**20  # terms that are replayed in one order, at most
-LONGEST = 10**6  # terms of a sum that is replayed
-TIMES_LARGEST = 4.0  # the largest share of all replays
-TIMES_TYPICAL = 2.0  # the root mean square of the worst replay's shares
-FEWEST = 32  # elements whose root mean square says something
+# The largest number of elements that are replayed.
+ELEMENTS = 2**12
+# The largest number of terms that are replayed in one order.
+WORK = 2**20
+# Terms of the longest sum that is replayed.
+LONGEST = 10**6
+# In units of the largest share of all replays.
+TIMES_LARGEST = 4.0
+# In units of the root mean square of the worst replay's shares.
+TIMES_TYPICAL = 2.0
+# The smallest number of elements whose root mean square is evidence.
+FEWEST = 32
 
 
 def judge(result: KernelResult) -> Verdict:

@@ -32,10 +32,14 @@ from labkit.testing import orders
 from labkit.testing.bound import Arithmetic, Floats, growth_of, sum_error
 from labkit.testing.operation import Array, Operation, Places, dimension_of, operand, values_of
 
-FUNCTION = 4.0  # relative error of a function, in unit roundoffs
-REACHED = 3.0  # of these, by right kernels
-OTHER_EPS = (1e-3, 1e-5, 1e-6, 1e-8, 1e-12)  # that libraries use
-BLOCK = 16  # terms of the smallest block of an online softmax
+# The relative error of a function, in unit roundoffs.
+FUNCTION = 4.0
+# How many of these right kernels reach.
+REACHED = 3.0
+# Other epsilons that libraries use.
+OTHER_EPS = (1e-3, 1e-5, 1e-6, 1e-8, 1e-12)
+# Terms of the smallest block of an online softmax.
+BLOCK = 16
 
 
 def softmax(x: Array, dim: int = -1) -> Operation:

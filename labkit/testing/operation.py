@@ -23,7 +23,8 @@ from labkit.interop import format_of
 from labkit.testing.bound import Arithmetic, Floats
 
 Array: TypeAlias = "Tensor | NDArray[Any]"
-Places: TypeAlias = NDArray[np.intp]  # indices into the flattened result
+# Indices into the flattened result.
+Places: TypeAlias = NDArray[np.intp]
 Pairs: TypeAlias = "Callable[[Places], tuple[Floats, Floats | None]]"
 
 _NUMPY = {np.dtype(np.float16): FP16, np.dtype(np.float32): FP32, np.dtype(np.float64): FP64}

@@ -22,7 +22,8 @@ from labkit.gemm import emulate
 from labkit.gemm.blocks import to_half
 from labkit.testing.bound import Arithmetic, Floats
 
-LONGEST = 2**17  # additions one after the other that are emulated
+# Additions in the longest chain that is emulated.
+LONGEST = 2**17
 
 # (lanes, neighbouring terms share a lane, backwards); None: as many lanes as terms, added along a
 # tree
@@ -51,7 +52,8 @@ def sums(x: Floats, y: Floats | None, how: Arithmetic, only: str = "") -> Iterat
     >>> [float(found[0]) for found in sums(ones, ones, Arithmetic("FP16", FP16))]
     [2048.0, 2048.0, 4096.0, 4096.0, 4096.0, 4096.0]
     """
-    if how.operands is not None:  # to nearest as in software, or cut as by hardware
+    # Operands are rounded to nearest by software, or cut by hardware.
+    if how.operands is not None:
         for rounding in (Rounding.NEAREST_EVEN, Rounding.TOWARD_ZERO):
             left = np.asarray(round_to(x, how.operands, rounding), np.float64)
             right = (

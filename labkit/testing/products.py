@@ -16,7 +16,8 @@ from labkit.testing import orders
 from labkit.testing.bound import Arithmetic, Floats, sum_error
 from labkit.testing.operation import Array, Operation, Pairs, Places, operand, values_of
 
-SCALE_ROUNDINGS = 3  # of the scale, of its product, and of the sum with the bias
+# Roundings of the scale, of its product, and of the sum with the bias.
+SCALE_ROUNDINGS = 3
 
 
 def matmul(

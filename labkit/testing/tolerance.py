@@ -21,7 +21,8 @@ from labkit.testing.products import matmul
 from labkit.testing.reductions import mean, sum_over
 
 OPERATIONS = ("matmul", "dot", "sum", "mean", "softmax", "layer_norm", "rms_norm")
-LARGEST = 10**6  # terms
+# The largest number of terms.
+LARGEST = 10**6
 EXAMPLE = "matmul K=4096 bf16 out=bf16 accumulate=fp32"
 
 

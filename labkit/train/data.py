@@ -207,8 +207,10 @@ def small_targets(size: float = 5e-6, train: int = 1000, test: int = 200, seed: 
     return Data(wide[:train], targets[:train], wide[train:], targets[train:])
 
 
-SIDE = 32  # pixels
-WAVES = 4  # frequencies of each coordinate
+# Pixels of a side of the picture.
+SIDE = 32
+# Frequencies of each coordinate.
+WAVES = 4
 # Standard deviation of the brightness, 61 millionths: the smallest normal number of FP16.
 DARK = 2.0**-14
 
@@ -270,7 +272,8 @@ MNIST = (
     "t10k-images-idx3-ubyte",
     "t10k-labels-idx1-ubyte",
 )
-CIFAR_ROW = 1 + 3 * 32 * 32  # label, then red, green and blue, row by row
+# Bytes of an image: the label, then red, green and blue, row by row.
+CIFAR_ROW = 1 + 3 * 32 * 32
 
 
 def mnist(folder: str | Path) -> Data:

@@ -19,7 +19,8 @@ from torch import Tensor
 from labkit.formats.arguments import require_kind
 from labkit.train.data import DARK
 
-DARKEST = -1.0  # of the drawn face, in standard deviations of its brightness
+# The darkest brightness of the drawn face, in standard deviations.
+DARKEST = -1.0
 BRIGHTEST = 2.5
 
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-RARE = 0.01  # approximate share of a canvas's pixels that one class of digits covers
+# The approximate share of a canvas's pixels that one class of digits covers.
+RARE = 0.01
 
 
 class Unit(nn.Module):

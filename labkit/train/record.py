@@ -215,7 +215,8 @@ def fingerprint(task: Task, recipe: Recipe) -> str:
     >>> fingerprint(task, RECIPES["O1"]) == fingerprint(replace(task, steps=3), RECIPES["O1"])
     False
     """
-    descriptive = ("about", "margin", "drawing")  # do not influence a run
+    # These do not influence a run.
+    descriptive = ("about", "margin", "drawing")
     parts = []
     for owner in (task, recipe):
         for f in fields(owner):

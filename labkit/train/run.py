@@ -116,8 +116,10 @@ class SwallowedObserver:
             )
 
 
-WARM_UP = 2  # first steps, which are not timed
-PICTURES = 10  # number of pictures in a record, after that of the initial weights
+# First steps, which are not timed.
+WARM_UP = 2
+# Pictures in a record, after that of the initial weights.
+PICTURES = 10
 # steps between two measurements of underflow, each of which costs an FP32 step
 MEASURE_EVERY = 10
 
@@ -451,7 +453,8 @@ def train(
         )
     run = TrainingRun(task, recipe, seed, device=device, measure_every=measure_every)
     done: list[StepRecord] = []
-    seconds: list[float] = []  # of steps without measurements
+    # Of steps without measurements.
+    seconds: list[float] = []
     snapshots: list[GradSnapshot] = []
     pictures = run.pictures()
     memory: dict[str, int] = {}

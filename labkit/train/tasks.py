@@ -56,7 +56,8 @@ from labkit.train.drawing import (
     true_pixels,
 )
 
-MARGIN = 0.02  # of a metric between 0 and 1: two of a hundred digits
+# Of a metric between 0 and 1: two of a hundred digits.
+MARGIN = 0.02
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 # patterns of what a terminal or a log adds to a message -> their replacement, in this order
 FROM_PASTED = {
-    r"\x1b\[[\d;]*m": "",  # colours of a terminal
+    # Colours of a terminal.
+    r"\x1b\[[\d;]*m": "",
     # ranks; marks of pytest and of debuggers at the start of a line; frames of rich tracebacks
     r"\[(?:rank)?\d+\]:|(?m:^[ \t]*(?:[>|]|E(?=[ \t]))[ \t]*)|[│╭╰╮╯─❱]": " ",
     r"['\"`‘’“”\\]": "",

@@ -23,7 +23,8 @@ SCHEMA = "labkit.passport/1"
 # Seconds after which no further item begins. Timings come last and have further seconds.
 SECONDS = 180.0
 TIMING_SECONDS = 120.0
-ITEM_SECONDS = 10.0  # time limit of one item
+# The time limit of one item.
+ITEM_SECONDS = 10.0
 
 
 def make(
@@ -90,7 +91,8 @@ def lines(
     began = time.monotonic()
     kind_before = ""
     end = "interrupted"
-    items: list[tuple[str, str]] = []  # names and kinds
+    # (name, kind) of each.
+    items: list[tuple[str, str]] = []
     worker: WorkerProcess | None = None
     # names of the items whose lines are on the disk
     written: set[str] = set()

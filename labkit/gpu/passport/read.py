@@ -27,8 +27,10 @@ BUDGET = f"Host waits of a step (at most {MOST_WAITS} wait and {MOST_COPIES} cop
 ROUNDINGS = 16
 # Row of the table: an item, the expected result and the actual one.
 Row = tuple[str, str, str]
-WIDTHS = (40, 34)  # characters of the table's first two columns
-MOST_NAMES = 12  # of missing items in the report
+# Characters of the table's first two columns.
+WIDTHS = (40, 34)
+# How many missing items the report names.
+MOST_NAMES = 12
 KINDS = {
     Kind.FACTS: "about the machine",
     Kind.REFUSAL: "calls that CUDA refuses",

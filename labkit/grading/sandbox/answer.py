@@ -60,7 +60,8 @@ def answer_case(
         return dump(Failure("call", problem) if problem else answer)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # sys.exit is an answer too
+    except BaseException as error:
+        # sys.exit is an answer, too.
         line = where(error, str(getattr(getattr(function, "__code__", None), "co_filename", "")))
         # torch raises it as well
         if isinstance(error, NotImplementedError) and "raise NotImplementedError" in line:
@@ -107,10 +108,12 @@ def _call_problem(function: object, call: str, arguments: tuple[object, ...]) ->
         )
     code = function.__code__ if isinstance(function, FunctionType) else None
     if code is not None and code.co_argcount == len(arguments) and not code.co_kwonlyargcount:
-        return ""  # most answers; reading a signature takes as long as many a call
+        # So are most answers; reading a signature takes as long as many a call.
+        return ""
     try:
         signature = inspect.signature(function)
-    except Exception:  # a builtin without one, or an object that fakes one: the call itself decides
+    except Exception:
+        # A builtin has no signature, and an object can fake one: the call itself decides.
         return ""
     try:
         signature.bind(*arguments)

@@ -28,7 +28,8 @@ def run_cell(source: str, name: str, namespace: dict[str, object]) -> str:
         result = eval(code, namespace)
         if inspect.iscoroutine(result):
             asyncio.run(result)
-    except BaseException as error:  # also sys.exit and KeyboardInterrupt
+    except BaseException as error:
+        # Also sys.exit and KeyboardInterrupt.
         line = where(error, name)
         return f"its cell stopped with {last_line(error)}" + (f" ({line})" if line else "")
     return ""

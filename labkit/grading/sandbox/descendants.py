@@ -16,7 +16,8 @@ from pathlib import Path
 
 from labkit.processes import prctl
 
-SUBREAPER = 36  # an option of prctl
+# An option of prctl.
+SUBREAPER = 36
 
 
 def adopt_orphans() -> None:
@@ -77,7 +78,8 @@ def cpu_seconds(process: int) -> float:
         after_name = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
         # utime, stime, cutime, cstime
         return sum(map(int, after_name[11:15])) / os.sysconf("SC_CLK_TCK")
-    with contextlib.suppress(OSError):  # the clock id of clock_getcpuclockid(3)
+    # By the clock of the process, whose id is that of clock_getcpuclockid(3).
+    with contextlib.suppress(OSError):
         return time.clock_gettime((~process << 3) | 2)
     return 0.0
 

@@ -34,7 +34,8 @@ from labkit.grading.sandbox.wire import load
 from labkit.grading.sandbox.worker import Request
 from labkit.records import data_folder
 
-FIRST_USER = 61184  # the first id that systemd reserves for transient users: no file belongs to one
+# The first id that systemd reserves for transient users: no file belongs to one.
+FIRST_USER = 61184
 NAMES = {
     "references": "references hidden",
     "submissions": "submissions hidden",
@@ -220,7 +221,8 @@ def _probe(paths: dict[str, Any]) -> list[str]:
 
     from labkit.grading.sandbox.limits import process_limit
 
-    PR_SET_NAME = 15  # linux/prctl.h
+    # In linux/prctl.h.
+    PR_SET_NAME = 15
     assert colorsys
     holding = [
         "references",

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-ARRAY_KINDS = "biuf"  # of numpy's dtypes, those that have a form as an answer
+# The kinds of numpy's dtypes that have a form as an answer.
+ARRAY_KINDS = "biuf"
 
 
 def is_tensor(value: object) -> TypeGuard[torch.Tensor]:

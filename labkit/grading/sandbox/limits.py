@@ -74,7 +74,8 @@ def create_control_group(
     """
     # Microseconds: the kernel's default period, of which a quota is a share.
     period = 100_000
-    if (root / "cgroup.controllers").is_file():  # version 2
+    # Version 2 of control groups.
+    if (root / "cgroup.controllers").is_file():
         group = root / name
         for parent in [root, *(root / part for part in list(Path(name).parents)[-2::-1])]:
             parent.mkdir(exist_ok=True)

@@ -44,7 +44,8 @@ DROP_BOUND = 24
 NO_NEW_PRIVILEGES = 38
 CAPABILITIES_VERSION_3 = 0x20080522
 DEVICES = ("null", "zero", "random", "urandom")
-SCRATCH = Path("/scratch")  # the only writable folder of `mount_private_root`
+# The only writable folder of `mount_private_root`.
+SCRATCH = Path("/scratch")
 
 
 def unshare_namespaces() -> None:
@@ -93,7 +94,8 @@ def mount_private_root(view: Sequence[tuple[Path, bool]], root: Path = Path("/sy
     _mount(
         "tmpfs", _mount_point(root, SCRATCH), "tmpfs", NO_SUID | NO_DEVICES, "size=64m,mode=1777"
     )
-    with contextlib.suppress(OSError):  # some containers forbid it, and nothing needs it
+    # Some containers forbid it, and nothing needs it.
+    with contextlib.suppress(OSError):
         _mount("proc", _mount_point(root, Path("/proc")), "proc", NO_SUID | NO_DEVICES | NO_EXEC)
     for path in [root, *(_mount_point(root, path) for path, visible in view if not visible)]:
         _mount("none", path, "", REMOUNT | BIND | READ_ONLY | NO_SUID | NO_DEVICES)
@@ -133,7 +135,8 @@ def protect_memory(private: bool = True) -> None:
 def _bind_read_only(path: Path, root: Path) -> None:
     target = _mount_point(root, path, folder=path.is_dir())
     _mount(str(path), target, "", BIND)
-    no_exec = os.statvfs(path).f_flag & NO_EXEC  # a mount flag of the path, which must be repeated
+    # A mount flag of the path, which must be repeated.
+    no_exec = os.statvfs(path).f_flag & NO_EXEC
     _mount("none", target, "", REMOUNT | BIND | READ_ONLY | NO_SUID | NO_DEVICES | no_exec)
 
 

@@ -36,8 +36,10 @@ from labkit.grading.sandbox.limits import (
 from labkit.grading.sandbox.worker import CHECK, END, NOTE, RAN, Limits, Request, answer_all
 from labkit.processes import die_with_parent
 
-MAX_ANSWERS = 8 << 20  # bytes, for one exercise
-POLL_SECONDS = 0.1  # interval of the memory checks
+# Bytes of the answers to one exercise.
+MAX_ANSWERS = 8 << 20
+# The interval of the memory checks.
+POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -373,17 +375,20 @@ class Forked(Worker):
         ready, _, _ = select.select(
             [self.channel, self.life, self.grader.fileno()], [], [], seconds
         )
-        if self.grader.fileno() in ready:  # the grader sends nothing more: it closed the connection
+        # The grader sends nothing more: it has closed the connection.
+        if self.grader.fileno() in ready:
             raise SystemExit
         if self.channel in ready:
             return os.read(self.channel, 1 << 20)
-        return b"" if ready else None  # it ended, even if others hold its channel open
+        # It has ended, even if others hold its channel open.
+        return b"" if ready else None
 
     def cpu_seconds(self) -> float:
         return sum(map(descendants.cpu_seconds, {self.pid, *descendants.descendants()}))
 
     def memory_left(self) -> int:
-        processes = descendants.descendants()  # a single one has a limit of its own
+        # A single process has a limit of its own.
+        processes = descendants.descendants()
         return (
             self.most - sum(map(descendants.memory_of, processes))
             if len(processes) > 1
@@ -414,5 +419,6 @@ def _become_worker(user: int | None) -> None:
     if user is not None:
         namespaces.switch_user(user)
     namespaces.drop_privileges()
-    namespaces.protect_memory(False)  # the supervisor reads how much it uses
+    # The supervisor reads how much memory it uses.
+    namespaces.protect_memory(False)
     os.environ.update(HOME=os.getcwd(), TMPDIR=os.getcwd(), USER="learner")

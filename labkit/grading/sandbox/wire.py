@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 Json: TypeAlias = list[Any]
 
-OWN = ("labkit.", f"{PACKAGE}.")  # packages whose dataclasses and enums have a form as an answer
+# Packages whose dataclasses and enums have a form as an answer.
+OWN = ("labkit.", f"{PACKAGE}.")
 MAX_ITEMS = 1 << 20
 # the classes of tensors that have a form as an answer; those of a subclass have none
 TENSORS = (("torch", "Tensor"), ("torch.nn.parameter", "Parameter"))

@@ -12,7 +12,8 @@ from labkit.testing.operation import Places
 
 # names of faults, and the results before the final rounding that they predict
 Candidates: TypeAlias = Iterator[tuple[str, Floats]]
-SHARE_EXPLAINED = 0.9  # of the elements, by a fault that fits
+# The share of the elements that a fault must explain to fit.
+SHARE_EXPLAINED = 0.9
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,8 +17,10 @@ from labkit.testing.kernel_result import KernelResult
 from labkit.testing.operation import Places
 from labkit.testing.suspects.measures import root_mean_square
 
-LONGEST = 2**14  # terms of sums that are replayed with other accumulators
-LARGEST_RATIO = 2.0  # of the errors of a result and of a fault's replay
+# Terms of the longest sums that are replayed with other accumulators.
+LONGEST = 2**14
+# The largest ratio of the errors of a result and of a fault's replay.
+LARGEST_RATIO = 2.0
 
 
 def fault_of_this_noise(result: KernelResult, places: Places) -> Iterator[str]:

@@ -28,10 +28,14 @@ from labkit.testing.operation import Operation, Places
 from labkit.testing.suspects.measures import root_mean_square
 from labkit.testing.suspects.sums import other_sums
 
-FEWEST = 32  # elements whose fit says something
-WORK = 2**17  # terms of the sums of faults that are computed, at most
-DEVIATIONS = 16.0  # the least sqrt(I) of the module's text
-TOLERANCE = 0.25  # of the part of a fault, around 1; the largest part of a right kernel
+# The smallest number of elements whose fit is evidence.
+FEWEST = 32
+# The largest number of terms of the sums of faults that are computed.
+WORK = 2**17
+# The least sqrt(I) of the module's text.
+DEVIATIONS = 16.0
+# Of the part of a fault, around 1; the largest part of a right kernel.
+TOLERANCE = 0.25
 
 
 @dataclass(frozen=True)

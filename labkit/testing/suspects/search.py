@@ -14,10 +14,14 @@ from labkit.testing.suspects.regions import uncleared_accumulator, wrong_region
 from labkit.testing.suspects.sums import faults_of_sums
 from labkit.testing.suspects.values import faults_of_values
 
-TRIED = 64  # elements that a hypothesis is tried on
-DRAWN = 256  # elements whose errors are compared in size
-MOST_NAMES = 3  # of faults that predict the same numbers
-TIMES_NEARER = 4.0  # than the exact result is a fault that is named
+# Elements on which a hypothesis is tried.
+TRIED = 64
+# Elements whose errors are compared in size.
+DRAWN = 256
+# How many faults that predict the same numbers are named.
+MOST_NAMES = 3
+# A fault is named if it is this many times nearer than the exact result.
+TIMES_NEARER = 4.0
 
 
 def suspects(result: KernelResult, bound: Floats) -> tuple[str, ...]:

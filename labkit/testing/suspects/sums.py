@@ -8,9 +8,12 @@ from labkit.formats import BF16, FP16, TF32, Format, Rounding, round_to
 from labkit.testing.bound import Arithmetic, Floats
 from labkit.testing.suspects.evidence import Candidates, Evidence
 
-TILES = (1, 2, 4, 8, 16, 32, 64, 128)  # terms that one pass of a kernel adds
-SMALLEST_TILE = 8  # whose sums are stored
-SLICES = (2, 3, 4, 5, 6, 8, 16)  # of split-K
+# Terms that one pass of a kernel adds.
+TILES = (1, 2, 4, 8, 16, 32, 64, 128)
+# The smallest tile whose sums are stored.
+SMALLEST_TILE = 8
+# The slices of split-K.
+SLICES = (2, 3, 4, 5, 6, 8, 16)
 OPERAND_ROUNDINGS = (
     (TF32, Rounding.NEAREST_EVEN),
     (TF32, Rounding.TOWARD_ZERO),

@@ -14,8 +14,10 @@ from labkit.testing.bound import Floats
 from labkit.testing.operation import Places
 from labkit.testing.suspects.evidence import Candidates, Evidence
 
-FEWEST = 5  # wrong elements that a shift of all of them must explain
-NEARLY_ALL = 0.95  # of the elements, right ones included
+# The smallest number of wrong elements that a shift of all of them must explain.
+FEWEST = 5
+# The share of the elements that a fault must explain, right ones included.
+NEARLY_ALL = 0.95
 
 
 def faults_of_values(evidence: Evidence) -> Candidates:

@@ -40,14 +40,20 @@ from labkit.testing.trainings.result import TrainingDiff, TrainingVerdictKind
 
 AnyRecording: TypeAlias = "Recording | Path | str"
 
-SPREAD = 3.0  # times the largest distance of healthy runs
-OF_MOVE = 1e-3  # share of what a step moves the weights by, that rounding reaches in one step
-# of the largest gradient: a parameter whose own is below it moves by rounding errors
+# The allowance, in units of the largest distance of healthy runs.
+SPREAD = 3.0
+# The share of a step's move of the weights that rounding reaches in one step.
+OF_MOVE = 1e-3
+# A parameter whose gradient is below this share of the largest moves by rounding errors.
 NOISE = 2.0**-16
-GROWTH = 50.0  # of that share from one sampled step to the next
-COARSE = 2.0**-6  # relative size of an error that rounding to a coarse format may have
-SYSTEMATIC = 0.5  # correlation of a difference with its tensor, or with a constant
-FEWEST = 24  # elements that show whether a difference is random
+# The growth of that share from one sampled step to the next.
+GROWTH = 50.0
+# The relative size of an error that rounding to a coarse format may have.
+COARSE = 2.0**-6
+# A difference is systematic if its correlation with its tensor, or with a constant, is larger.
+SYSTEMATIC = 0.5
+# The smallest number of elements that show whether a difference is random.
+FEWEST = 24
 
 
 class TrainingsDiffer(AssertionError):
@@ -122,7 +128,8 @@ class _Comparison:
         self.healthy = _healthy_distances(baseline, spread)
         self.cells: list[Cell] = []
         self.notes = self.matching.notes
-        self.coarse = ""  # why a coarser format than FP32 explains what follows
+        # Why a coarser format than FP32 explains the differences from here on.
+        self.coarse = ""
 
     def result(self) -> TrainingDiff:
         """Return the comparison: the first step that decides, or what all steps show."""

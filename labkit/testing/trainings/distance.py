@@ -39,10 +39,14 @@ from labkit.instrument.recording import Key, RecordedStep, layer_of
 from labkit.instrument.sketch import DRAWN, Sketch
 from labkit.testing.bound import arithmetic, sum_error, unit_roundoff
 
-AMPLIFICATION = 100.0  # of a relative difference by one layer
-OF_UPDATES = 30.0  # of relative differences of single elements, by an optimizer
-CUT_NORM = 2.0**-6  # relative error of norms in the short form, with room
-NOISE = 2.0**-16  # of the largest gradient: below it, all of a gradient may be rounding
+# How much one layer may amplify a relative difference.
+AMPLIFICATION = 100.0
+# How much an optimizer may amplify relative differences of single elements.
+OF_UPDATES = 30.0
+# The relative error of norms in the short form, with room.
+CUT_NORM = 2.0**-6
+# Below this share of the largest gradient, all of a gradient may be rounding.
+NOISE = 2.0**-16
 LEAST_TERMS = 64
 FORMATS_OF = {
     "float64": FP64,

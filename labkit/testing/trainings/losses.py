@@ -18,11 +18,15 @@ from numpy.typing import NDArray
 
 from labkit.instrument.recording import RecordedStep, Recording
 
-WINDOWS = 8  # of a training, at most
+# The largest number of windows of a training.
+WINDOWS = 8
 DEVIATIONS = 5.0
-LEAST_MARGIN = 0.02  # of the mean loss
-FEWEST = 6  # losses from which on a trend can be told
-PARTED = 0.5  # of the mean loss
+# The smallest margin, as a share of the mean loss.
+LEAST_MARGIN = 0.02
+# The smallest number of losses that show a trend.
+FEWEST = 6
+# Losses have parted if their distance exceeds this share of the mean loss.
+PARTED = 0.5
 
 
 @dataclass(frozen=True, eq=False)

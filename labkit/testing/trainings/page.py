@@ -31,10 +31,14 @@ from labkit.testing.trainings.result import (
 )
 
 OWN_STYLE = Path(__file__).with_suffix(".css")
-MOST_COLUMNS = 240  # sampled steps in a map; of more, the worst of several is shown
-MANY_ROWS = 16  # a table with more of them scrolls
-LEVELS = (1e-3, 1e-2, 1e-1, 1.0)  # upper ends of the shades, in units of what rounding explains
-WIDTH = 1000  # of the picture of the losses, in units of its own
+# Sampled steps in a map; of more, the worst of several is shown.
+MOST_COLUMNS = 240
+# A table with more rows scrolls.
+MANY_ROWS = 16
+# The upper ends of the shades, in units of what rounding explains.
+LEVELS = (1e-3, 1e-2, 1e-1, 1.0)
+# The width of the picture of the losses, in its own units.
+WIDTH = 1000
 HEIGHT = 300
 STATUS = {
     TrainingVerdictKind.SAME: Status.OK,
