@@ -63,7 +63,7 @@ def test_the_picture_fits_a_small_screen(trained):
 def test_nothing_moves_when_the_sentence_grows(trained):
     panels = trained.page.locator(".lt-panels")
     before = panels.bounding_box()["y"]
-    sentence = trained.page.locator(".labkit-live > .lk-sentence span")
+    sentence = trained.page.locator(".labkit-live > .lk-sentence span").first
     sentence.evaluate("span => { span.textContent = 'A sentence of two lines. '.repeat(6); }")
     assert panels.bounding_box()["y"] == before
 
