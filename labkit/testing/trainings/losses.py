@@ -1,9 +1,9 @@
-"""Losses of trainings side by side: the band of healthy runs, and where two losses part.
+"""Losses of trainings side by side: the band of healthy runs, and the step where two losses part.
 
-Idea: runs from other seeds have other losses in every step, and alike ones over several. So a band
-is one of means over windows of steps. It reaches 5 standard deviations of the healthy runs to both
-sides of their mean. A few runs may agree in one window by chance, so that of all windows, relative
-to their means, is the least.
+Runs from other seeds have other losses in each step, but similar means over several steps. So the
+band is one of means over windows of steps. It reaches 5 standard deviations of the healthy runs to
+both sides of their mean. Since a few runs may agree in one window by chance, the deviation of a
+window is at least the root mean square of all windows' deviations, relative to their means.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from labkit.instrument.recording import RecordedStep, Recording
 
 # The largest number of windows of a training.
 WINDOWS = 8
+# The half width of the band, in standard deviations.
 DEVIATIONS = 5.0
 # The smallest margin, as a share of the mean loss.
 LEAST_MARGIN = 0.02
@@ -33,9 +34,10 @@ PARTED = 0.5
 class LossBand:
     """The losses of healthy runs in windows of steps.
 
-    starts  first step of each window, and the end of the last one
-    low     lower edge in each window
-    high    upper edge in each window
+    Attributes:
+        starts: The first step of each window, and the end of the last one.
+        low: The lower edge in each window.
+        high: The upper edge in each window.
     """
 
     starts: tuple[int, ...]
@@ -52,27 +54,27 @@ class LossBand:
         for start, mean, low, high in zip(
             self.starts[:-1], means, self.low, self.high, strict=True
         ):
-            # a window without a loss says nothing; one with NaN is outside
+            # A window without a loss is not judged; one with NaN is outside.
             if mean is not None and not low <= mean <= high:
                 return start
         return None
 
 
 def loss_band(healthy: Sequence[Recording]) -> LossBand | None:
-    """Return the band of healthy runs; None where they have no losses."""
+    """Return the band of healthy runs, or None if they have no losses."""
     numbers = sorted(
         {step.step for run in healthy for step in run.sampled if step.loss is not None}
     )
     if not numbers:
         return None
-    count = min(WINDOWS, len(numbers))
-    parts = np.array_split(numbers, count)
+    parts = np.array_split(numbers, min(WINDOWS, len(numbers)))
     starts = (*(int(part[0]) for part in parts), numbers[-1] + 1)
+    # For each window, the finite means of the healthy runs.
     windows = [
         np.array([mean for mean in means if mean is not None and math.isfinite(mean)])
         for means in zip(*(_means(run, starts) for run in healthy), strict=True)
     ]
-    relative = [np.std(w, ddof=1) / abs(np.mean(w)) for w in windows if len(w) > 1 and np.mean(w)]
+    relative = [_deviation(w) / abs(np.mean(w)) for w in windows if len(w) > 1 and np.mean(w)]
     pooled = math.sqrt(float(np.mean(np.square(relative)))) if relative else 0.0
     low = []
     high = []
@@ -82,30 +84,36 @@ def loss_band(healthy: Sequence[Recording]) -> LossBand | None:
             high.append(math.inf)
             continue
         mean = float(np.mean(window))
-        own = float(np.std(window, ddof=1)) if len(window) > 1 else 0.0
-        deviation = max(own, pooled * abs(mean)) * math.sqrt(1 + 1 / len(window))
+        # A further run deviates from a mean of n runs by sqrt(1 + 1/n) standard deviations.
+        deviation = max(_deviation(window), pooled * abs(mean)) * math.sqrt(1 + 1 / len(window))
         margin = max(DEVIATIONS * deviation, LEAST_MARGIN * abs(mean))
         low.append(mean - margin)
         high.append(mean + margin)
     return LossBand(starts, tuple(low), tuple(high))
 
 
+def _deviation(values: NDArray[np.float64]) -> float:
+    """Return the standard deviation of a sample, 0.0 for a single value."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
 def _means(run: Recording, starts: Sequence[int]) -> list[float | None]:
-    found: list[float | None] = []
+    """Return the mean loss of a run in each window, None for a window without a loss."""
+    means: list[float | None] = []
     for start, end in pairwise(starts):
         losses = [s.loss for s in run.sampled if start <= s.step < end and s.loss is not None]
-        found.append(sum(losses) / len(losses) if losses else None)
-    return found
+        means.append(sum(losses) / len(losses) if losses else None)
+    return means
 
 
 def losses_part(
     steps: Iterable[tuple[RecordedStep, RecordedStep]],
 ) -> tuple[int, str] | None:
-    """Return the step and a sentence where two losses part for good and far; else None.
+    """Return the step from which two losses stay far apart, and a sentence; None if they do not.
 
-    Both trainings see the same batches, so their losses go up and down together. They part where
-    one is NaN, or where their difference in the last third is half of the loss, and five times what
-    it varies by.
+    Both trainings have the same batches, so their losses rise and fall together. They part where
+    one is inf or NaN, or if their mean difference in the last third exceeds half of the loss and
+    five times its own standard error.
     """
     both = [
         (ours.step, ours.loss, theirs.loss)
@@ -117,9 +125,9 @@ def losses_part(
             which = "the other run" if math.isfinite(one) else "the baseline"
             return step, f"the loss is inf or NaN in {which} only"
     finite = [each for each in both if math.isfinite(each[1]) and math.isfinite(each[2])]
-    last = finite[-(len(finite) // 3) :] if len(finite) >= 3 * FEWEST else []
-    if not last:
+    if len(finite) < 3 * FEWEST:
         return None
+    last = finite[-(len(finite) // 3) :]
     ours: NDArray[np.float64] = np.array([each[1] for each in last])
     theirs: NDArray[np.float64] = np.array([each[2] for each in last])
     apart = theirs - ours
@@ -128,14 +136,10 @@ def losses_part(
     gap = abs(float(np.mean(apart)))
     if gap <= PARTED * mean or gap <= DEVIATIONS * noise:
         return None
-    begins = next(
-        (
-            step
-            for step, one, other in finite
-            if abs(other - one) > PARTED * max(abs(one), abs(other))
-        ),
-        last[0][0],
-    )
+    apart_at = [
+        step for step, one, other in finite if abs(other - one) > PARTED * max(abs(one), abs(other))
+    ]
+    begins = apart_at[0] if apart_at else last[0][0]
     reason = (
         f"the losses part: in the last third {float(np.mean(theirs)):.3g} instead of "
         f"{float(np.mean(ours)):.3g}, and no sampled tensor shows where it began"

@@ -1,4 +1,4 @@
-"""Result of a comparison of two trainings: the verdict as data, in words and as JSON."""
+"""Result of a comparison of two trainings, as a value, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from labkit.testing.trainings.losses import LossBand
 from labkit.testing.trainings.matching import PHASES
 
 SCHEMA = "labkit.diff/1"
+# How many differing settings the text lists.
 MOST_SETTINGS = 6
+# How many tensors beyond rounding the JSON lists.
+MOST_BEYOND = 100
 
 
 class TrainingVerdictKind(StrEnum):
@@ -28,18 +31,22 @@ class TrainingVerdictKind(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class TrainingDiff:
-    """Two trainings side by side.
+    """The comparison of two trainings.
 
-    kind       the verdict
-    reason     a sentence: what it rests on
-    step       the step that decides; None where all are the same
-    tensor     kind and name of the tensor that decides; None for a batch or a loss
-    line       file and line of the operation, as far as it was recorded
-    cells      all tensors of all common steps
-    settings   setting -> its values in both runs, where they differ
-    notes      sentences: what was matched by order, what could not be compared or judged
-    in_band    losses are within the band of the healthy runs; None without a band
-    judged     number of tensors that a bound was put on
+    Attributes:
+        baseline: The recording of the healthy run.
+        run: The recording of the other run.
+        kind: The verdict.
+        reason: A sentence with the reason of the verdict.
+        step: The step that decides; None if all steps are the same.
+        tensor: Kind and name of the tensor that decides; None for a batch or a loss.
+        line: File and line of the operation, if they were recorded, else "".
+        cells: All tensors of all common steps.
+        settings: Setting -> its values in both runs, where they differ.
+        notes: Sentences on what was matched by order, and what could not be compared or judged.
+        band: The losses of the healthy runs, if there are further ones.
+        in_band: Whether the losses are within the band; None without a band.
+        judged: The number of tensors that a bound was put on.
     """
 
     baseline: Recording
@@ -76,7 +83,9 @@ class TrainingDiff:
         """The status of a command: 1 for a fault, 3 if numerics cannot be compared, else 0."""
         if self.kind is TrainingVerdictKind.FAULT:
             return 1
-        return 3 if self.kind is TrainingVerdictKind.OTHER_START and not self.in_band else 0
+        if self.kind is TrainingVerdictKind.OTHER_START and not self.in_band:
+            return 3
+        return 0
 
     def __str__(self) -> str:
         """Return the comparison in words."""
@@ -92,7 +101,9 @@ def text_of(diff: TrainingDiff) -> str:
             where = f"first beyond rounding: step {diff.step}"
         if diff.tensor is not None:
             where += f", {diff.tensor[0]} of {diff.tensor[1]}"
-        lines.append(f"  {where}{f' ({diff.line})' if diff.line else ''}")
+        if diff.line:
+            where += f" ({diff.line})"
+        lines.append(f"  {where}")
     lines += [f"  {line}" for line in _largest(diff)]
     lines.append(f"  {_losses(diff)}")
     shown = list(diff.settings.items())[:MOST_SETTINGS]
@@ -105,36 +116,37 @@ def text_of(diff: TrainingDiff) -> str:
 
 def notes_of(diff: TrainingDiff) -> list[str]:
     """Return sentences about what was compared, and what could not be."""
-    found = list(diff.notes)
-    found.append(f"{diff.judged:,} of {len(diff.cells):,} tensors were judged by a bound")
-    last = max(
-        (c.step for c in diff.cells if math.isfinite(c.allowed) and c.allowed < 1), default=None
-    )
-    end = diff.cells[-1].step if diff.cells else 0
-    if last is not None and last < end:
-        found.append(f"behind step {last} the runs are too far apart for any bound; losses decide")
-    return found
+    notes = list(diff.notes)
+    notes.append(f"{diff.judged:,} of {len(diff.cells):,} tensors were judged by a bound")
+    # A bound of the tensor's own length or more allows any tensor.
+    bounded = [c.step for c in diff.cells if math.isfinite(c.allowed) and c.allowed < 1]
+    last = max(bounded, default=None)
+    if last is not None and last < diff.cells[-1].step:
+        notes.append(f"behind step {last} the runs are too far apart for any bound; losses decide")
+    return notes
 
 
 def _largest(diff: TrainingDiff) -> list[str]:
     """Return a line for each kind of tensors: the largest distance, in units of rounding."""
-    found = []
+    lines = []
     for kind in PHASES:
         judged = [c for c in diff.cells if c.key[0] == kind and _is_judged(c)]
         worst = max(judged, key=lambda cell: cell.units, default=None)
         if worst is not None and worst.units > 0:
-            found.append(
+            lines.append(
                 f"{kind + ':':<22}{worst.units:8.2g} times what rounding explains, at most: step "
                 f"{worst.step}, {worst.key[1]}"
             )
-    return found
+    return lines
 
 
 def _is_judged(cell: Cell) -> bool:
+    """Return whether a cell has a distance and a bound."""
     return math.isfinite(cell.allowed) and not math.isnan(cell.distance)
 
 
 def _losses(diff: TrainingDiff) -> str:
+    """Return the last losses of both runs as a line."""
     ends = [
         next((s.loss for s in reversed(run.sampled) if s.loss is not None), None)
         for run in (diff.baseline, diff.run)
@@ -143,23 +155,24 @@ def _losses(diff: TrainingDiff) -> str:
         return "no loss was recorded"
     text = f"last sampled losses: {ends[0]:.6g} and {ends[1]:.6g}"
     if diff.in_band is not None:
-        text += ", within the band of the healthy runs" if diff.in_band else ", outside of the band"
+        place = "within the band of the healthy runs" if diff.in_band else "outside of the band"
+        text += f", {place}"
     return text
 
 
 def runs_in_words(diff: TrainingDiff) -> str:
     """Return the models of both runs, their steps, and where they ran."""
-    found = []
+    sentences = []
     for name, run in (("Baseline", diff.baseline), ("other run", diff.run)):
         device = run.settings.get("device", "?")
         version = run.settings.get("torch", "?")
         steps = f"{run.steps} steps, {len(run.sampled)} sampled"
-        found.append(f"{name}: {run.model}, {steps}, {device}, torch {version}")
-    return "; ".join(found)
+        sentences.append(f"{name}: {run.model}, {steps}, {device}, torch {version}")
+    return "; ".join(sentences)
 
 
 def as_json(diff: TrainingDiff) -> dict[str, Any]:
-    """Return a comparison as plain data; numbers that JSON lacks are null."""
+    """Return a comparison as plain data; inf and NaN, which JSON does not have, are None."""
     beyond = [c for c in diff.cells if c.beyond]
     return {
         "schema": SCHEMA,
@@ -188,7 +201,7 @@ def as_json(diff: TrainingDiff) -> dict[str, Any]:
                 "allowed": _plain(c.allowed),
                 "units": _plain(c.units),
             }
-            for c in beyond[:100]
+            for c in beyond[:MOST_BEYOND]
         ],
     }
 
