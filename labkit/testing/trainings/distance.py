@@ -1,8 +1,8 @@
-"""How far apart the same tensor is in two trainings, and how much of it rounding explains.
+"""The distance of a tensor in two trainings, and the distance that rounding explains.
 
 A distance is relative: that of the drawn elements, of the norms or of the largest magnitudes,
-whichever is larger. What rounding explains follows from the tensors before it, whose distances are
-known:
+whichever is larger. What rounding explains follows from the distances of the tensors that were
+computed before:
 
     allowed = e + 100 d
 
@@ -22,7 +22,7 @@ Three places need more, since they subtract numbers that nearly agree:
   elements that are rounding errors have updates of full size: errors of the gradient count element
   by element.
 
-Invariant: all of it is computed from the sketches in the two files.
+Everything is computed from the sketches in the two files.
 """
 
 from __future__ import annotations
@@ -43,11 +43,16 @@ from labkit.testing.bound import arithmetic, sum_error, unit_roundoff
 AMPLIFICATION = 100.0
 # How much an optimizer may amplify relative differences of single elements.
 OF_UPDATES = 30.0
-# The relative error of norms in the short form, with room.
+# Norms in the short form of a sketch differ by less than this from rounding to it alone.
 CUT_NORM = 2.0**-6
 # Below this share of the largest gradient, all of a gradient may be rounding.
 NOISE = 2.0**-16
+# A layer is judged as if it added at least this many terms.
 LEAST_TERMS = 64
+# The terms of a sum whose length is not recorded.
+UNKNOWN_TERMS = 4096
+# The distance of two tensors with different bits is not less, even if their sketches agree.
+LEAST_DISTANCE = 2.0**-40
 FORMATS_OF = {
     "float64": FP64,
     "float32": FP32,
@@ -56,16 +61,17 @@ FORMATS_OF = {
     "float8_e4m3fn": E4M3,
     "float8_e5m2": E5M2,
 }
+# The settings that choose the format of operands in FP32 products.
 SETTINGS = ("FP32 matmul", "FP32 conv", "FP32 rnn")
 
 
 def distance(ours: Sketch, theirs: Sketch, *, same_scale: bool = True) -> float:
-    """Return the relative distance of a tensor in two runs: NaN for other sizes.
+    """Return the relative distance of a tensor in two runs; NaN if the sizes differ.
 
     Args:
-        ours: of the baseline.
-        theirs: of the other run.
-        same_scale: gradients were scaled alike, so that the digests of their bits can be compared.
+        ours: The tensor of the baseline.
+        theirs: The tensor of the other run.
+        same_scale: Whether both have the same loss scale, so that their bits can be compared.
     """
     if ours.size != theirs.size:
         return math.nan
@@ -74,19 +80,21 @@ def distance(ours: Sketch, theirs: Sketch, *, same_scale: bool = True) -> float:
     if (same_scale and same_bits(ours, theirs)) or not ours.finite:
         return 0.0
     of_norms = _relative(ours.norm, theirs.norm)
-    found = [_relative(ours.largest, theirs.largest)]
-    if _both_whole(ours, theirs):
-        found += [of_norms, elements_distance(ours, theirs)]
+    distances = [_relative(ours.largest, theirs.largest)]
+    if _both_have_elements(ours, theirs):
+        distances += [of_norms, elements_distance(ours, theirs)]
     else:
+        # The short form has rounded norms, and no elements.
         if of_norms > CUT_NORM:
-            found.append(of_norms)
+            distances.append(of_norms)
         drawn = min(ours.size, DRAWN)
         length = max(ours.norm, theirs.norm) * math.sqrt(drawn / max(ours.size, 1))
         if length:
-            # of the elements that are not kept; a sum with random signs has their distance as size
-            found.append(min(abs(ours.projection - theirs.projection) / length, 2.0))
-    # the bits differ: rounding to the short form must not hide it
-    return max(*found, 2.0**-40) if same_scale else max(found)
+            # A sum of elements with random signs differs by about the distance of the elements.
+            distances.append(min(abs(ours.projection - theirs.projection) / length, 2.0))
+    if same_scale:
+        distances.append(LEAST_DISTANCE)
+    return max(distances)
 
 
 def same_bits(ours: Sketch, theirs: Sketch) -> bool:
@@ -108,20 +116,22 @@ def elements_distance(ours: Sketch, theirs: Sketch) -> float:
 
 
 def _relative(one: float, other: float) -> float:
+    """Return the difference of two numbers in units of the larger magnitude."""
     largest = max(abs(one), abs(other))
     return abs(one - other) / largest if largest else 0.0
 
 
-def _both_whole(ours: Sketch, theirs: Sketch) -> bool:
+def _both_have_elements(ours: Sketch, theirs: Sketch) -> bool:
+    """Return whether both sketches hold the drawn elements, which the short form does not."""
     return len(ours.elements) == len(theirs.elements) > 0
 
 
 def single_errors(ours: Sketch, theirs: Sketch) -> float:
     """Return the root mean square of the relative differences of single elements, at most 2.
 
-    Where the elements are not kept and the bits differ, it is unknown, and 2.
+    If the elements are not recorded and the bits differ, it is unknown, and 2 is returned.
     """
-    if not _both_whole(ours, theirs):
+    if not _both_have_elements(ours, theirs):
         return 0.0 if same_bits(ours, theirs) else 2.0
     here = ours.elements.astype(np.float64)
     there = theirs.elements.astype(np.float64)
@@ -142,9 +152,9 @@ def error_of_sum(format: Format, terms: int) -> float:
     if format in (FP32, FP64):
         how = arithmetic(format)
     else:
-        # operands are narrow, and sums are in FP32
+        # Operands have the format, and sums are in FP32.
         how = arithmetic(FP32, multiplied_as=format)
-    # the result is stored in the format, and functions such as exp are off by a few units
+    # The result is stored in the format, and functions such as exp have errors of a few units.
     stored = 8 * unit_roundoff(format)
     return float(sum_error(how, max(terms, LEAST_TERMS), np.array(1.0), extra=2)) + stored
 
@@ -156,24 +166,25 @@ def coarser(one: Format, other: Format) -> Format:
 
 def format_of_settings(settings: Mapping[str, str]) -> Format:
     """Return the coarsest format that the settings of a run allow in FP32 products."""
-    found = FP32
+    coarsest = FP32
     for name in SETTINGS:
         value = settings.get(name, "ieee")
         if value.startswith("tf32"):
-            found = coarser(found, TF32)
+            coarsest = coarser(coarsest, TF32)
         elif value.startswith("bf16"):
-            found = coarser(found, BF16)
-    return found
+            coarsest = coarser(coarsest, BF16)
+    return coarsest
 
 
 @dataclass(frozen=True)
 class Cell:
     """One tensor in one step of both runs.
 
-    step      number of the step
-    key       kind and name in the baseline
-    distance  relative distance; NaN where shapes differ
-    allowed   what rounding explains
+    Attributes:
+        step: The number of the step.
+        key: Kind and name of the tensor in the baseline.
+        distance: The relative distance; NaN if the shapes differ.
+        allowed: The distance that rounding explains.
     """
 
     step: int
@@ -197,26 +208,11 @@ class Cell:
 
 
 @dataclass
-class _Flow:
-    """What has been seen so far in a step.
-
-    format       the coarsest format
-    forward      largest distance of what layers were computed from
-    backward     the same of gradients
-    first        no gradient has arrived yet
-    """
-
-    format: Format
-    forward: float = 0.0
-    backward: float = 0.0
-    first: bool = True
-
-
-@dataclass
 class History:
-    """What earlier steps tell about a later one.
+    """What the bounds of a step take from earlier steps.
 
-    errors   parameter -> largest differences of single elements of its gradient so far
+    Attributes:
+        errors: Parameter -> the largest `single_errors` of its gradient so far.
     """
 
     errors: dict[str, float] = field(default_factory=dict)
@@ -232,105 +228,155 @@ def cells_of_step(
     """Return the tensors of a step in the order in which it makes them.
 
     Args:
-        ours: the step of the baseline.
-        theirs: the same step of the other run.
-        pairs: the tensors' partners.
-        format: the coarsest one that settings allow in products.
-        history: of the earlier steps; it learns of this one.
+        ours: The step of the baseline.
+        theirs: The same step of the other run.
+        pairs: The tensors' partners.
+        format: The coarsest format that the settings allow in products.
+        history: That of the earlier steps, to which this step is added.
     """
+    both = _pairs_of_step(ours, theirs, pairs)
+    same_scale = ours.scale == theirs.scale
+    bounds = _StepBounds(both, format, history)
+    cells = []
+    for key, (here, there) in both.items():
+        is_scaled = "gradient" in key[0]
+        apart = distance(here, there, same_scale=same_scale or not is_scaled)
+        # Weights are judged between two steps, by `labkit.testing.trainings.compare`.
+        allowed = math.inf if key[0] == "weights" else bounds.allowed(key, apart)
+        cells.append(Cell(ours.step, key, apart, allowed))
+    return cells
+
+
+def _pairs_of_step(
+    ours: RecordedStep, theirs: RecordedStep, pairs: Mapping[Key, Key]
+) -> dict[Key, tuple[Sketch, Sketch]]:
+    """Return the sketches of the tensors that both runs have in a step."""
     both: dict[Key, tuple[Sketch, Sketch]] = {}
     for key, partner in pairs.items():
         here = ours.sketches.get(key)
         there = theirs.sketches.get(partner)
         if key[0] == "step gradients" and (here is not None or there is not None):
-            # a gradient that nothing changed after backward is that of backward
+            # A run that has none has not changed its gradients after backward.
             here = here or ours.sketches.get(("weight gradients", key[1]))
             there = there or theirs.sketches.get(("weight gradients", partner[1]))
         if here is not None and there is not None:
             both[key] = here, there
-    same_scale = ours.scale == theirs.scale
-    flow = _Flow(format)
-    flow.forward = weights_distance(both, [key for key in both if key[0] == "weights"])
-    found = []
-    for key, (here, there) in both.items():
-        kind = key[0]
-        apart = distance(here, there, same_scale=same_scale or "gradient" not in kind)
-        if kind == "weights":
-            # judged between two steps
-            found.append(Cell(ours.step, key, apart, math.inf))
-            continue
-        for sketch in (here, there):
-            flow.format = coarser(flow.format, FORMATS_OF.get(sketch.dtype, FP32))
-        allowed = _allowed(key, both, flow, apart, history)
-        found.append(Cell(ours.step, key, apart, allowed))
-    return found
+    return both
 
 
-def _allowed(
-    key: Key,
-    both: Mapping[Key, tuple[Sketch, Sketch]],
-    flow: _Flow,
-    apart: float,
-    history: History,
-) -> float:
-    kind, name = key
-    here, there = both[key]
-    known = 0.0 if math.isnan(apart) else apart
-    if kind == "inputs":
-        flow.forward = max(flow.forward, known)
-        return unit_roundoff(flow.format) * 4
-    if kind == "activations":
+class _StepBounds:
+    """The distances that rounding explains in one step.
+
+    A bound depends on the distances of the tensors before, so `allowed` is called for the tensors
+    in the order in which the step makes them.
+
+    Args:
+        pairs: The sketches of each tensor in both runs.
+        format: The coarsest format that the settings allow in products.
+        history: That of the earlier steps, to which this step is added.
+    """
+
+    def __init__(
+        self, pairs: Mapping[Key, tuple[Sketch, Sketch]], format: Format, history: History
+    ) -> None:
+        self.pairs = pairs
+        self.history = history
+        # The coarsest format so far.
+        self.format = format
+        # The largest distances so far of what layers were computed from, and of their gradients.
+        self.forward = weights_distance(pairs, [key for key in pairs if key[0] == "weights"])
+        self.backward = 0.0
+        self.has_gradients = False
+
+    def allowed(self, key: Key, apart: float) -> float:
+        """Return the distance that rounding explains.
+
+        Args:
+            key: Kind and name of the tensor.
+            apart: Its distance, NaN if the shapes differ.
+        """
+        kind, name = key
+        for sketch in self.pairs[key]:
+            self.format = coarser(self.format, FORMATS_OF.get(sketch.dtype, FP32))
+        known = 0.0 if math.isnan(apart) else apart
+        if kind == "inputs":
+            self.forward = max(self.forward, known)
+            return unit_roundoff(self.format) * 4
+        if kind == "activations":
+            return self._of_activation(name, known)
+        if kind == "activation gradients":
+            return self._of_activation_gradient(name, known)
+        if kind == "weight gradients":
+            return self._of_weight_gradient(name)
+        if kind == "step gradients":
+            return self._of_step_gradient(name)
+        return self._of_update(name)
+
+    def _of_activation(self, name: str, known: float) -> float:
         layer = layer_of(name)
-        own = [k for k in both if k[0] == "weights" and _layer_of_parameter(k[1]) == layer]
-        before = max(flow.forward, weights_distance(both, own))
-        flow.forward = max(flow.forward, known)
-        flow.backward = max(flow.backward, flow.forward)
-        return error_of_sum(flow.format, _terms(both, own)) + AMPLIFICATION * before
-    if kind == "activation gradients":
-        error = error_of_sum(flow.format, here.shape[-1] if here.shape else 1)
-        before = flow.backward
+        own = [k for k in self.pairs if k[0] == "weights" and _layer_of_parameter(k[1]) == layer]
+        before = max(self.forward, weights_distance(self.pairs, own))
+        self.forward = max(self.forward, known)
+        self.backward = max(self.backward, self.forward)
+        return error_of_sum(self.format, _terms(self.pairs, own)) + AMPLIFICATION * before
+
+    def _of_activation_gradient(self, name: str, known: float) -> float:
+        here, _ = self.pairs["activation gradients", name]
+        error = error_of_sum(self.format, here.shape[-1] if here.shape else 1)
+        before = self.backward
         cancelled = 1.0
-        if flow.first:
-            cancelled = _cancelled_in_loss(here, both.get(("activations", name)))
-            flow.first = False
-        flow.backward = max(flow.backward, known)
+        if not self.has_gradients:
+            # The first gradient is that of the loss.
+            cancelled = _cancelled_in_loss(here, self.pairs.get(("activations", name)))
+            self.has_gradients = True
+        self.backward = max(self.backward, known)
         return (error + AMPLIFICATION * before) * cancelled
-    if kind == "weight gradients":
-        return _allowed_gradient(name, both, flow, history)
-    gradient = both.get(("step gradients", name), both.get(("weight gradients", name)))
-    if kind == "step gradients":
-        of_backward = both.get(("weight gradients", name))
-        apart_before = 0.0 if of_backward is None else distance(*of_backward)
-        return error_of_sum(flow.format, 4096) + AMPLIFICATION * max(apart_before, flow.backward)
-    weight = both.get(("weights", name))
-    stored = unit_roundoff(FORMATS_OF.get(here.dtype, FP32))
-    if weight is not None and min(here.norm, there.norm) > 0:
-        # the difference of two weights
-        stored *= 2 * max(1.0, weight[0].norm / min(here.norm, there.norm))
-    errors = max(history.errors.get(name, 0.0), single_errors(*gradient) if gradient else 2.0)
-    history.errors[name] = errors
-    moved = 0.0 if weight is None else distance(*weight)
-    return OF_UPDATES * (errors + moved) + 16 * unit_roundoff(FP32) + stored
 
+    def _of_weight_gradient(self, name: str) -> float:
+        here, there = self.pairs["weight gradients", name]
+        of_output = self.pairs.get(("activation gradients", _layer_of_parameter(name)))
+        if of_output is None:
+            # The layers between this one and the loss were not recorded.
+            gradients = [
+                pair[0] for (kind, _), pair in self.pairs.items() if kind == "weight gradients"
+            ]
+            if here.largest < least_gradient(gradients):
+                return math.inf
+            error = error_of_sum(self.format, UNKNOWN_TERMS)
+            return AMPLIFICATION * (error + max(self.backward, self.forward))
+        error = error_of_sum(self.format, _rows(of_output[0]))
+        allowed = error + AMPLIFICATION * self.backward
+        if len(here.shape) > 1:
+            return allowed
+        # The gradient of a bias is a sum, whose error grows by as much as its terms cancel.
+        length = min(here.norm, there.norm)
+        return allowed * max(1.0, of_output[0].norm / length) if length else math.inf
 
-def _allowed_gradient(
-    name: str, both: Mapping[Key, tuple[Sketch, Sketch]], flow: _Flow, history: History
-) -> float:
-    here, there = both["weight gradients", name]
-    arrived = both.get(("activation gradients", _layer_of_parameter(name)))
-    length = min(here.norm, there.norm)
-    if arrived is None:
-        # the layers between it and the loss are not known one by one
-        gradients = (pair[0] for key, pair in both.items() if key[0] == "weight gradients")
-        if here.largest < least_gradient(gradients):
-            return math.inf
-        error = error_of_sum(flow.format, 4096)
-        return AMPLIFICATION * (error + max(flow.backward, flow.forward))
-    allowed = error_of_sum(flow.format, _rows(arrived[0])) + AMPLIFICATION * flow.backward
-    if len(here.shape) > 1:
-        return allowed
-    # of the terms of a sum that cancel, all may be rounding
-    return allowed * max(1.0, arrived[0].norm / length) if length else math.inf
+    def _of_step_gradient(self, name: str) -> float:
+        of_backward = self.pairs.get(("weight gradients", name))
+        before = self.backward
+        if of_backward is not None:
+            before = max(distance(*of_backward), before)
+        return error_of_sum(self.format, UNKNOWN_TERMS) + AMPLIFICATION * before
+
+    def _of_update(self, name: str) -> float:
+        here, there = self.pairs["updates", name]
+        weight = self.pairs.get(("weights", name))
+        stored = unit_roundoff(FORMATS_OF.get(here.dtype, FP32))
+        length = min(here.norm, there.norm)
+        if weight is not None and length > 0:
+            # An update is recorded as the difference of two weights, which are rounded.
+            stored *= 2 * max(1.0, weight[0].norm / length)
+        gradient = self.pairs.get(("step gradients", name))
+        if gradient is None:
+            gradient = self.pairs.get(("weight gradients", name))
+        # Without its gradient, any difference of single elements is possible.
+        now = 2.0 if gradient is None else single_errors(*gradient)
+        # The moments of an optimizer keep the errors of earlier gradients.
+        errors = max(self.history.errors.get(name, 0.0), now)
+        self.history.errors[name] = errors
+        of_weight = 0.0 if weight is None else distance(*weight)
+        return OF_UPDATES * (errors + of_weight) + 16 * unit_roundoff(FP32) + stored
 
 
 def least_gradient(gradients: Iterable[Sketch]) -> float:
@@ -339,7 +385,12 @@ def least_gradient(gradients: Iterable[Sketch]) -> float:
 
 
 def _cancelled_in_loss(gradient: Sketch, output: tuple[Sketch, Sketch] | None) -> float:
-    """Return how much smaller the gradient of a loss is than that of a model that fits nothing."""
+    """Return how much smaller the gradient of a loss is than before the model fits its data.
+
+    Args:
+        gradient: The gradient of the last layer's output.
+        output: This output in both runs, if it was recorded.
+    """
     size = max(1.0, output[0].largest) if output is not None else 1.0
     if not (gradient.finite and gradient.largest):
         return 1.0
@@ -358,12 +409,14 @@ def _rows(sketch: Sketch) -> int:
 
 
 def _layer_of_parameter(name: str) -> str:
+    """Return the name of the layer that has a parameter."""
     return name.rpartition(".")[0]
 
 
 def weights_distance(both: Mapping[Key, tuple[Sketch, Sketch]], keys: Iterable[Key]) -> float:
-    """Return the relative distance of some tensors taken as one."""
-    apart, length = 0.0, 0.0
+    """Return the relative distance of several tensors, concatenated."""
+    apart = 0.0
+    length = 0.0
     for key in keys:
         here, there = both[key]
         each = distance(here, there)
