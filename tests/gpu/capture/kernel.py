@@ -36,20 +36,14 @@ PTX_NAMES = {FP32: "f32", FP16: "f16", BF16: "bf16", TF32: "tf32", E4M3: "e4m3",
 class Instruction:
     """One instruction D[m,8] = A[m,k] @ B[k,8] + C[m,8] as PTX names it.
 
-    kind      "mma.sync" (a warp, m = 16) or "wgmma.mma_async" (four warps, m = 64; B is in shared
-              memory)
-    operands  format of A and B
-    result    format of C and D, FP32 or FP16
-    k         products in each sum
-    first     lowest compute capability that has it
-    last      highest at which it is one instruction of the hardware; None: all later ones
-
-    m             rows of A
-    grouped       whether four warps execute it together
-    threads       a warp of 32 for each 16 rows
-    words         32-bit words in a row of A (and in a column of B); `result_words`: in a row of C
-                  and D
-    name          shape and types, as in PTX
+    Attributes:
+        kind: "mma.sync", which a warp executes with m = 16, or "wgmma.mma_async", which four warps
+            execute with m = 64 and B in shared memory.
+        operands: The format of A and B.
+        result: The format of C and D, FP32 or FP16.
+        k: The number of products in each sum.
+        first: The lowest compute capability that has it.
+        last: The highest at which it is one instruction of the hardware; None for all later ones.
 
     >>> Instruction("mma.sync", FP16, FP32, 16, (8, 0)).name
     'mma.sync.m16n8k16.f32.f16.f16.f32'
@@ -62,17 +56,39 @@ class Instruction:
     first: tuple[int, int]
     last: tuple[int, int] | None = None
 
-    grouped = property(lambda self: self.kind != "mma.sync")
-    m = property(lambda self: 64 if self.grouped else 16)
-    threads = property(lambda self: 2 * self.m)
-    words = property(lambda self: self.k * stored_bytes(self.operands) // 4)
-    result_words = property(lambda self: COLUMNS * stored_bytes(self.result) // 4)
+    @property
+    def grouped(self) -> bool:
+        """Whether four warps execute it together."""
+        return self.kind != "mma.sync"
+
+    @property
+    def m(self) -> int:
+        """The rows of A."""
+        return 64 if self.grouped else 16
+
+    @property
+    def threads(self) -> int:
+        """The threads that execute it: a warp of 32 for each 16 rows."""
+        return 2 * self.m
+
+    @property
+    def words(self) -> int:
+        """The 32-bit words in a row of A, and in a column of B."""
+        return self.k * stored_bytes(self.operands) // 4
+
+    @property
+    def result_words(self) -> int:
+        """The 32-bit words in a row of C and D."""
+        return COLUMNS * stored_bytes(self.result) // 4
 
     @property
     def name(self) -> str:
+        """Its shape and types, as in PTX."""
         operand = PTX_NAMES[self.operands]
         result = PTX_NAMES[self.result]
-        types = [result, operand, operand] + [result] * (not self.grouped)
+        types = [result, operand, operand]
+        if not self.grouped:
+            types.append(result)
         return ".".join([self.kind, f"m{self.m}n{COLUMNS}k{self.k}", *types])
 
     def runs_on(self, capability: tuple[int, int] | None) -> bool:
