@@ -64,7 +64,10 @@ class LossScaler(LossScale):
             ) from None
         super().__init__(rule)
 
-    dynamic = property(lambda self: self.rule.dynamic, doc="Whether the scale is dynamic.")
+    @property
+    def dynamic(self) -> bool:
+        """Whether the scale is dynamic."""
+        return self.rule.dynamic
 
     def loss_scale(self) -> float:
         return self.state.scale

@@ -56,9 +56,15 @@ class DataLoaders:
         """Return the first training batch, on the device."""
         return _on(self.device, next(iter(self.loaders[0])))
 
-    train = property(lambda self: self.loaders[0])
-    # without a second loader, nothing is validated
-    valid = property(lambda self: self.loaders[1] if len(self.loaders) > 1 else ())
+    @property
+    def train(self) -> Any:
+        """The batches for training."""
+        return self.loaders[0]
+
+    @property
+    def valid(self) -> Any:
+        """The batches for validation; empty without a second loader."""
+        return self.loaders[1] if len(self.loaders) > 1 else ()
 
 
 class Recorder(Callback):
@@ -165,8 +171,15 @@ class Learner:
         self.add_cbs([TrainEvalCallback, Recorder, *_listed(cbs)])
         self("after_create")
 
-    x = property(lambda self: self.xb[0] if len(self.xb) == 1 else self.xb)
-    y = property(lambda self: self.yb[0] if len(self.yb) == 1 else self.yb)
+    @property
+    def x(self) -> Any:
+        """The input of the batch, or a tuple of several."""
+        return self.xb[0] if len(self.xb) == 1 else self.xb
+
+    @property
+    def y(self) -> Any:
+        """The target of the batch, or a tuple of several."""
+        return self.yb[0] if len(self.yb) == 1 else self.yb
 
     def add_cb(self, cb: Any) -> Learner:
         """Add a callback, or a new one of a class; it is found as `learn.name_of_its_class`.

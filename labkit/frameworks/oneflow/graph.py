@@ -141,8 +141,14 @@ class Graph:
             "nn.Graph.build() method must be overridden when subclassing the nn.Graph."
         )
 
-    training = property(lambda self: self.config.training, doc="Whether it has an optimizer.")
-    _optimizers = property(lambda self: [each.optimizer for each in self._steps])
+    @property
+    def training(self) -> bool:
+        """Whether it has an optimizer."""
+        return self.config.training
+
+    @property
+    def _optimizers(self) -> list[Any]:
+        return [each.optimizer for each in self._steps]
 
     def add_optimizer(
         self,
@@ -344,12 +350,18 @@ class _Built(nn.Module):
                 elif isinstance(leaf, nn.Parameter):
                     self._parameters[name + keystr(path)] = leaf
 
-    # CastGraph makes one graph for each value of `training`. This value has the modes of all
-    # modules, so that dropout and batch norm are traced in each of them; the setter does nothing.
-    training = property(
-        lambda self: tuple(module.training for module in self.modules() if module is not self),
-        lambda *_: None,
-    )
+    @property
+    def training(self) -> Any:
+        """The modes of all modules.
+
+        CastGraph makes one graph for each value, so that dropout and batch norm are traced in each
+        of their modes.
+        """
+        return tuple(module.training for module in self.modules() if module is not self)
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        """Ignore the mode that nn.Module sets: the modules have their own."""
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Tensor]]:
         with _Losses(self.graph.training) as losses:

@@ -125,8 +125,10 @@ def kernel(instruction: Instruction) -> str:
     kind = "f32" if instruction.result is FP32 else "b32"
     # The oldest PTX version that knows the instruction, and the oldest target that has it.
     version = {(7, 5): "6.5", (8, 0): "7.0", (8, 9): "8.4", (9, 0): "8.0"}[instruction.first]
-    # wgmma exists on 9.0 only, which the suffix "a" of the target states.
-    target = "sm_{}{}".format(*instruction.first) + "a" * (instruction.first == (9, 0))
+    target = "sm_{}{}".format(*instruction.first)
+    if instruction.first == (9, 0):
+        # wgmma exists on 9.0 only, which the suffix of the target states.
+        target += "a"
     multiply = _wgmma(instruction) if instruction.grouped else _mma_sync(instruction, a, b, d)
     lines = [
         f".version {version}",
