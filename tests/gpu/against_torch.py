@@ -318,12 +318,11 @@ def composites() -> dict[str, Any]:
         ("mean", "sum", "none"), (0.0, 0.1), (False, True)
     ):
         how = {"reduction": reduction, "label_smoothing": smoothing}
-        calls[f"cross_entropy {how}{', weight' * weighted}"] = (
-            lambda t, y, w, how=how, weighted=weighted: [
-                F.cross_entropy(t(rows), target, w if weighted else None, **how)
-                for target in (y, t(soft))
-            ]
-        )
+        suffix = ", weight" if weighted else ""
+        calls[f"cross_entropy {how}{suffix}"] = lambda t, y, w, how=how, weighted=weighted: [
+            F.cross_entropy(t(rows), target, w if weighted else None, **how)
+            for target in (y, t(soft))
+        ]
 
     def made(function: Callable[..., Any], device: str, dtype: torch.dtype) -> Call:
         def call(region: Any) -> list[Tensor]:

@@ -88,48 +88,32 @@ def lines(
         keep: returns the part of an item's line that is saved.
         grace: seconds that the last item may take beyond the limits.
     """
-    began = time.monotonic()
-    kind_before = ""
+    passport = _Passport(file, seconds, timing_seconds)
     end = "interrupted"
-    # (name, kind) of each.
-    items: list[tuple[str, str]] = []
     worker: WorkerProcess | None = None
-    # names of the items whose lines are on the disk
-    written: set[str] = set()
-
-    def write(line: Line) -> Line:
-        write_line(file, json.dumps(line))
-        written.add(line["item"])
-        return line
-
-    def missing() -> list[str]:
-        return [name for name, _ in items if name not in written]
-
-    def seconds_left(kind: str = Kind.TIMING) -> float:
-        limit = timing_seconds if kind == Kind.TIMING else seconds
-        return limit - (time.monotonic() - began)
-
     software = {"labkit": labkit.__version__, **versions()}
-    yield write({"item": "start", "kind": Kind.FACTS, "schema": SCHEMA, "date": now(), **software})
+    yield passport.write(
+        {"item": "start", "kind": Kind.FACTS, "schema": SCHEMA, "date": now(), **software}
+    )
     try:
         worker = WorkerProcess(command)
-        items = worker.items
-        for name, kind in items:
-            # not `break`: a later timing has more time
-            if seconds_left(kind) < 0:
+        passport.items = worker.items
+        kind_before = ""
+        for name, kind in passport.items:
+            # A later timing may have time left.
+            if passport.seconds_left(kind) < 0:
                 continue
             if kind != kind_before:
-                say(f"{kind}: {sum(each == kind for _, each in items)} items")
+                say(f"{kind}: {sum(each == kind for _, each in passport.items)} items")
                 kind_before = kind
             if worker.ended:
                 worker = WorkerProcess(command)
-            limit = min(item_seconds, max(1.0, seconds_left() + grace))
-            line = worker.ask(name, kind, limit)
-            yield write(keep(line))
-        end = "the time was up" if missing() else "complete"
+            limit = min(item_seconds, max(1.0, passport.seconds_left(Kind.TIMING) + grace))
+            yield passport.write(keep(worker.ask(name, kind, limit)))
+        end = "the time was up" if passport.missing() else "complete"
     except WorkerLost as lost:
         end = f"no process for the items could be started: {lost}"
-        yield write(
+        yield passport.write(
             {
                 "item": "process",
                 "kind": Kind.FACTS,
@@ -143,14 +127,54 @@ def lines(
     finally:
         if worker is not None:
             worker.close()
-        # also after an exception in the consumer, the file ends with its last line
-        last = write(
+        # The file ends with its last line also after an exception in the consumer.
+        last = passport.write_end(end)
+    yield last
+
+
+class _Passport:
+    """The file of a passport while it is written.
+
+    Args:
+        file: where the lines are written.
+        seconds: time after which no further item begins, except timings.
+        timing_seconds: time after which no further timing begins, from the same start.
+
+    Attributes:
+        items: (name, kind) of each item that shall be written.
+    """
+
+    def __init__(self, file: IO[str], seconds: float, timing_seconds: float) -> None:
+        self.items: list[tuple[str, str]] = []
+        self._file = file
+        self._seconds = seconds
+        self._timing_seconds = timing_seconds
+        self._start = time.monotonic()
+        self._written: set[str] = set()
+
+    def write(self, line: Line) -> Line:
+        """Write a line to the disk, and return it."""
+        write_line(self._file, json.dumps(line))
+        self._written.add(line["item"])
+        return line
+
+    def write_end(self, outcome: str) -> Line:
+        """Write the last line, and return it."""
+        return self.write(
             {
                 "item": "end",
                 "kind": Kind.FACTS,
-                "outcome": end,
-                "missing": missing(),
-                "seconds": round(time.monotonic() - began, 1),
+                "outcome": outcome,
+                "missing": self.missing(),
+                "seconds": round(time.monotonic() - self._start, 1),
             }
         )
-    yield last
+
+    def missing(self) -> list[str]:
+        """Return the names of the items that are not written."""
+        return [name for name, _ in self.items if name not in self._written]
+
+    def seconds_left(self, kind: str) -> float:
+        """Return the time until no further item of a kind begins; negative after it."""
+        limit = self._timing_seconds if kind == Kind.TIMING else self._seconds
+        return limit - (time.monotonic() - self._start)

@@ -71,7 +71,9 @@ def describe(holding: Sequence[str]) -> str:
     present = ", ".join(words for name, words in NAMES.items() if name in holding)
     missing = ", ".join(words for name, words in NAMES.items() if name not in holding)
     line = f"sandbox of learners' code: {present or 'limits only'}."
-    return line + (f" Missing here: {missing}; docker/grader has them all." if missing else "")
+    if missing:
+        line += f" Missing here: {missing}; docker/grader has them all."
+    return line
 
 
 def _candidates() -> Iterator[Isolation]:
@@ -195,11 +197,9 @@ def _memory_paths(process: int) -> list[str]:
 
     The list is empty where the system has no such files.
     """
-    return (
-        [f"/proc/{process}/{name}" for name in ("mem", "environ")]
-        if Path("/proc/self/mem").exists()
-        else []
-    )
+    if not Path("/proc/self/mem").exists():
+        return []
+    return [f"/proc/{process}/{name}" for name in ("mem", "environ")]
 
 
 def _probe(paths: dict[str, Any]) -> list[str]:
