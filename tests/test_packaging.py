@@ -1,8 +1,8 @@
-"""Packaging: ranges, pins, conda, make and containers agree.
+"""Packaging: the files that install the lab agree, and set-up does its steps.
 
-pyproject.toml has the ranges, constraints.txt the pins; environment.yml, the Makefile and
-Dockerfiles install by them. And no file may know on whose machine, or from which registry, it was
-written.
+pyproject.toml has the ranges of versions, and constraints.txt the pins; environment.yml, the
+Makefile and the Dockerfiles install by them. No file may name a path of the machine on which it was
+written, or a registry.
 """
 
 import json
@@ -41,6 +41,7 @@ needs_make = pytest.mark.skipif(
 
 
 def pinned(name: str) -> str:
+    """Return the version of a package in constraints.txt."""
     (pin,) = PINS[canonicalize_name(name)].specifier
     return pin.version
 
@@ -48,21 +49,30 @@ def pinned(name: str) -> str:
 # Ranges and pins
 
 
-def test_constraints_pin_each_package_inside_its_range():
+def test_each_constraint_is_one_exact_version():
     assert len(PINS) == len(CONSTRAINT_LINES)
     for requirement in PINS.values():
-        assert [pin.operator for pin in requirement.specifier] == ["=="], (
-            f"{requirement} is not one exact version"
-        )
-    for requirement in REQUIREMENTS:
-        assert canonicalize_name(requirement.name) in PINS, (
-            f"{requirement.name} has no pin in constraints.txt"
-        )
-        assert pinned(requirement.name) in requirement.specifier, requirement.name
-    assert str(PINS["torch"]) == "torch==2.13.0"  # "+cpu" would shut out everybody with a GPU
-    assert not [name for name in PINS if name.startswith(("nvidia-", "cuda-"))]
-    # asked for by the metadata of this torch; another could not stand beside it
+        assert [pin.operator for pin in requirement.specifier] == ["=="], requirement
+
+
+@pytest.mark.parametrize("requirement", REQUIREMENTS, ids=str)
+def test_each_requirement_is_pinned_inside_its_range(requirement):
+    assert canonicalize_name(requirement.name) in PINS
+    assert pinned(requirement.name) in requirement.specifier
+
+
+def test_the_pin_of_torch_fits_any_build():
+    # Only a CPU has the version 2.13.0+cpu.
+    assert str(PINS["torch"]) == "torch==2.13.0"
+    assert [name for name in PINS if name.startswith(("nvidia-", "cuda-"))] == []
+
+
+def test_the_pin_of_triton_is_that_of_torch():
+    # The metadata of this torch require this version.
     assert pinned("triton") == "3.7.1"
+
+
+def test_the_conda_environment_installs_by_the_constraints():
     python, *others = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
     assert python.removeprefix("python=") in SpecifierSet(PROJECT["requires-python"])
     assert others == ["pip", {"pip": ["--constraint constraints.txt", "--editable .[lab]"]}]
@@ -78,37 +88,45 @@ def test_binder_has_a_supported_python():
         subprocess.run(["sh", "-n", str(script)], check=True)
 
 
-def test_dependencies_are_exactly_these():
-    """Colab's and Kaggle's versions satisfy the core, so that pip replaces nothing there."""
-    core = {Requirement(line).name: Requirement(line).specifier for line in PROJECT["dependencies"]}
-    assert core.keys() == {"torch", "numpy", "matplotlib", "ipywidgets", "anywidget", "jinja2"}
-    for line in (
-        "torch 2.10.0",
-        "torch 2.11.0",
-        "ipywidgets 7.7.1",
-        "anywidget 0.9.21",
-        "numpy 2.0.2",
-        "jinja2 3.1.6",
-    ):
-        name, version = line.split()
-        assert version in core[name], line
+DEPENDENCIES = {
+    Requirement(line).name: Requirement(line).specifier for line in PROJECT["dependencies"]
+}
 
 
-def test_python_range_is_the_same_everywhere():
+def test_the_lab_depends_on_six_packages():
+    expected = {"torch", "numpy", "matplotlib", "ipywidgets", "anywidget", "jinja2"}
+    assert DEPENDENCIES.keys() == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        ("torch", "2.10.0"),
+        ("torch", "2.11.0"),
+        ("ipywidgets", "7.7.1"),
+        ("anywidget", "0.9.21"),
+        ("numpy", "2.0.2"),
+        ("jinja2", "3.1.6"),
+    ],
+)
+def test_versions_of_colab_and_kaggle_are_kept(name, version):
+    assert version in DEPENDENCIES[name]
+
+
+def test_make_accepts_the_supported_versions_of_python():
     supported = SpecifierSet(PROJECT["requires-python"])
     assert [minor for minor in range(14) if f"3.{minor}" in supported] == [11, 12, 13]
     assert "(3, 11) <= sys.version_info[:2] <= (3, 13)" in (ROOT / "Makefile").read_text()
-    for file in ("Dockerfile", "docker/grader/Dockerfile"):
-        text = (ROOT / file).read_text()
-        installs = re.findall(r"pip install[^&\n]*", text.split("FROM", 1)[1])
-        assert (
-            text.count("\nFROM python:3.11-slim\n") + text.startswith("FROM python:3.11-slim\n")
-            == 1
-        ), file
-        assert installs, file
-        assert all(re.search(r"-c (/parts/)?constraints.txt", install) for install in installs), (
-            file
-        )
+
+
+@pytest.mark.parametrize("file", ["Dockerfile", "docker/grader/Dockerfile"])
+def test_a_dockerfile_installs_by_the_constraints(file):
+    text = (ROOT / file).read_text()
+    assert text.splitlines().count("FROM python:3.11-slim") == 1
+    installs = re.findall(r"pip install[^&\n]*", text.split("FROM", 1)[1])
+    assert installs
+    for install in installs:
+        assert re.search(r"-c (/parts/)?constraints.txt", install), install
 
 
 def test_a_release_takes_every_kind_of_file_of_the_packages():
@@ -132,6 +150,7 @@ def checkout(tmp_path):
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run make in a folder, without the variables by which a make calls another."""
     environment = {
         key: value
         for key, value in os.environ.items()
@@ -153,62 +172,82 @@ def finish_set_up(folder: Path) -> None:
 
 
 def commands(folder: Path, test: bool = True) -> list[str]:
+    """Return the commands of the missing steps of set-up."""
     return [" ".join(command) for step in missing_steps(folder, test) for command in step.commands]
 
 
 def test_torch_is_installed_first(checkout):
-    made, *installs, compiles = commands(checkout)
-    assert made == "-m venv .venv"
-    assert all(line.startswith("-m pip install ") for line in installs)
-    assert all("--constraint constraints.txt" in line for line in installs)
-    wanted = [line.split("constraints.txt ")[1].removeprefix("--quiet ") for line in installs]
-    assert wanted == ["torch", "--editable .[lab]", "--editable .[lab,test]"]
-    assert (ROOT / compiles).is_file(), "the simulated GPU"
+    make_venv, *installs, compile_gpu = commands(checkout)
+    assert make_venv == "-m venv .venv"
+    packages = []
+    for line in installs:
+        assert line.startswith("-m pip install ")
+        _, _, rest = line.partition("--constraint constraints.txt ")
+        packages.append(rest.removeprefix("--quiet "))
+    assert packages == ["torch", "--editable .[lab]", "--editable .[lab,test]"]
+    # The last command compiles the simulated GPU.
+    assert (ROOT / compile_gpu).is_file()
+
+
+def test_set_up_of_the_lab_leaves_the_tests_out(checkout):
     assert commands(checkout, test=False) == commands(checkout)[:-2]
 
 
 @needs_make
-def test_make_installs_again_for_changed_pins_only(
-    checkout,
-):
-    for target, asked in (("setup", "setup"), ("test", "setup --test")):
-        planned = make(checkout, "--dry-run", target).stdout
-        assert re.search(rf"-m labkit {asked}$", planned, re.MULTILINE)
-        assert "pip install" not in planned, "one road"
+@pytest.mark.parametrize(("target", "command"), [("setup", "setup"), ("test", "setup --test")])
+def test_make_sets_up_by_the_command_of_the_lab(checkout, target, command):
+    planned = make(checkout, "--dry-run", target).stdout
+    assert re.search(rf"-m labkit {command}$", planned, re.MULTILINE)
+    assert "pip install" not in planned
+
+
+@needs_make
+@pytest.mark.parametrize("target", ["lab", "test", "setup"])
+def test_make_does_not_repeat_a_finished_set_up(checkout, target):
     finish_set_up(checkout)
-    for target in ("lab", "test", "setup"):
-        assert "labkit setup" not in make(checkout, "--dry-run", target).stdout
+    assert "labkit setup" not in make(checkout, "--dry-run", target).stdout
     assert commands(checkout) == []
+
+
+@needs_make
+@pytest.mark.parametrize("changed", ["pyproject.toml", "constraints.txt"])
+def test_make_installs_again_after_a_change(checkout, changed):
+    finish_set_up(checkout)
     later = (checkout / ".venv" / ".test-ready").stat().st_mtime + 1
-    for changed in ("pyproject.toml", "constraints.txt"):
-        before = (checkout / changed).stat().st_mtime
-        os.utime(checkout / changed, (later, later))
-        assert "labkit setup --test" in make(checkout, "--dry-run", "test").stdout, changed
-        assert [step.stamp for step in missing_steps(checkout, test=True)] == [
-            ".lab-ready",
-            ".test-ready",
-        ], changed
-        os.utime(checkout / changed, (before, before))
+    os.utime(checkout / changed, (later, later))
+    assert "labkit setup --test" in make(checkout, "--dry-run", "test").stdout
+    stamps = [step.stamp for step in missing_steps(checkout, test=True)]
+    assert stamps == [".lab-ready", ".test-ready"]
+
+
+class Calls:
+    """In place of `subprocess.call`: notes each command, and returns the next status, or 0."""
+
+    def __init__(self, *statuses: int) -> None:
+        self.commands: list[list[str]] = []
+        self.statuses = list(statuses)
+
+    def __call__(self, command: list[str], **options: object) -> int:
+        self.commands.append(command)
+        return self.statuses.pop(0) if self.statuses else 0
 
 
 def test_a_step_that_fails_ends_set_up_and_is_repeated(checkout, monkeypatch):
-    ran = []
-    statuses = iter([0, 0, 7, 0, 0, 0])
-    monkeypatch.setattr(
-        subprocess, "call", lambda command, cwd: (ran.append(command), next(statuses))[1]
-    )
-    assert set_up(checkout, python="some-python") != 0
-    assert [command[0] for command in ran] == ["some-python", *[str(venv_python(checkout))] * 2]
+    calls = Calls(0, 0, 7)
+    monkeypatch.setattr(subprocess, "call", calls)
+    assert set_up(checkout, python="some-python") == 7
+    own_python = str(venv_python(checkout))
+    assert [command[0] for command in calls.commands] == ["some-python", own_python, own_python]
     assert [step.stamp for step in missing_steps(checkout, test=False)] == [".lab-ready"]
     assert set_up(checkout, python="some-python") == 0
 
 
 def test_options_of_torch_reach_its_installation_alone(checkout, monkeypatch):
-    ran = []
+    calls = Calls()
     monkeypatch.setenv("TORCH_OPTIONS", "--pre 'two words'")
-    monkeypatch.setattr(subprocess, "call", lambda command, cwd: ran.append(command) or 0)
+    monkeypatch.setattr(subprocess, "call", calls)
     assert set_up(checkout) == 0
-    with_options = [command for command in ran if command[-2:] == ["--pre", "two words"]]
+    with_options = [each for each in calls.commands if each[-2:] == ["--pre", "two words"]]
     assert [command[-3] for command in with_options] == ["torch"]
 
 
@@ -219,24 +258,25 @@ def test_make_passes_the_options_of_torch_on(checkout):
 
 
 def test_every_check_runs_after_a_failure(checkout, monkeypatch):
-    ran = []
-    statuses = iter([0, 1, 0, 0, 0, 0])
-    monkeypatch.setattr(
-        subprocess, "call", lambda command, cwd, env: (ran.append(command), next(statuses))[1]
-    )
+    calls = Calls(0, 1)
+    monkeypatch.setattr(subprocess, "call", calls)
     assert check_all(checkout, everything=False, pytest_arguments=["-k", "two words"]) == 1
     names = ["ruff", "ruff", "codespell_lib", "mypy", "tests.javascript", "pytest"]
-    assert [command[2] for command in ran] == names
-    assert ran[-1][-4:] == ["-m", "not slow", "-k", "two words"]
+    assert [command[2] for command in calls.commands] == names
+    assert calls.commands[-1][-4:] == ["-m", "not slow", "-k", "two words"]
 
 
 @needs_make
-@pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")
-def test_unusable_python_is_reported(checkout):
+def test_a_missing_python_is_reported(checkout):
     done = make(checkout, "setup", "PYTHON=no-such-python")
     assert done.returncode != 0
     assert "The lab needs Python 3.11, 3.12 or 3.13; looked for: no-such-python." in done.stderr
     assert not (checkout / ".venv").exists()
+
+
+@needs_make
+@pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")
+def test_a_python_without_venv_is_reported(checkout):
     stand_in = checkout / "python-without-venv"
     stand_in.write_text('#!/bin/sh\ncase "$2" in *ensurepip*) exit 1;; esac\n')
     stand_in.chmod(0o755)
@@ -246,10 +286,11 @@ def test_unusable_python_is_reported(checkout):
     assert "apt install python3-venv" in done.stderr
 
 
-# Nothing knows where it was written
+# Texts of all files
 
 
 def tracked_files() -> list[str]:
+    """Return the files of the repository; outside of a git checkout, skip the test."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("not a git checkout: which files belong to the lab is not known here")
     command = ["git", "ls-files"]
@@ -260,7 +301,7 @@ def tracked_files() -> list[str]:
 
 
 def texts() -> dict[str, str]:
-    """Return the tracked files but pictures and arrays."""
+    """Return the contents of the tracked files without NUL bytes, which pictures have."""
     contents = {name: (ROOT / name).read_bytes() for name in tracked_files()}
     return {
         name: content.decode("utf-8") for name, content in contents.items() if b"\0" not in content
@@ -277,14 +318,23 @@ MACHINE_PATH = re.compile(
 )
 
 
+# The examples are written in two parts, since this file is searched, too.
+@pytest.mark.parametrize(
+    "example",
+    ["pip install --extra-index" + "-url somewhere", "https://download.pytorch." + "org/whl/cpu"],
+)
+def test_a_registry_is_recognized(example):
+    assert REGISTRY.search(example)
+
+
+@pytest.mark.parametrize(
+    "example", ["open('/home" + "/ada/lab.ipynb')", "see file:" + "///opt/wheels"]
+)
+def test_a_path_of_a_machine_is_recognized(example):
+    assert MACHINE_PATH.search(example)
+
+
 def test_files_name_no_registry_or_machine():
-    for words in (
-        "pip install --extra-index" + "-url somewhere",
-        "https://download.pytorch." + "org/whl/cpu",
-    ):
-        assert REGISTRY.search(words)
-    for words in ("open('/home" + "/ada/lab.ipynb')", "see file:" + "///opt/wheels"):
-        assert MACHINE_PATH.search(words)
     lines = [
         (name, line.strip()[:100])
         for name, text in texts().items()
@@ -294,26 +344,40 @@ def test_files_name_no_registry_or_machine():
     assert lines == []
 
 
-# `labkit` on the package index is another project; ours is fp16-lab, and only the import is called
-# labkit.
+# The commands that install another project: on the package index `labkit` is not the lab, whose
+# name is fp16-lab.
 OTHER_PROJECT = re.compile(
     r"pip3?\s+install(?:\s+|(?:[ \t]+[^\s`;&|]+){1,6}?[ \t]+)[\"'\\]*labkit(?![\w./])"
 )
 
 
-def test_texts_install_the_right_distribution():
-    for words in ('"labkit[fast]"', "--quiet labkit==1", "\nlabkit", '\\"labkit\\"'):
-        assert OTHER_PROJECT.search(f"pip install {words}"), words
-    for words in ("./labkit/x.whl", "torch`, then labkit lab", "x\nlabkit lab", "fp16-lab"):
-        assert not OTHER_PROJECT.search(f"pip install {words}"), words
+@pytest.mark.parametrize(
+    "words", ['"labkit[fast]"', "--quiet labkit==1", "\nlabkit", '\\"labkit\\"']
+)
+def test_an_installation_of_the_other_project_is_recognized(words):
+    assert OTHER_PROJECT.search(f"pip install {words}")
+
+
+@pytest.mark.parametrize(
+    "words", ["./labkit/x.whl", "torch`, then labkit lab", "x\nlabkit lab", "fp16-lab"]
+)
+def test_an_installation_of_the_lab_is_recognized(words):
+    assert not OTHER_PROJECT.search(f"pip install {words}")
+
+
+def test_the_distribution_has_one_name():
     assert PROJECT["name"] == "fp16-lab"
     assert DISTRIBUTION == "fp16-lab"
-    found = {name for name, text in texts().items() if OTHER_PROJECT.search(text)}
-    assert found - {"tests/test_packaging.py"} == set()
 
 
-def test_package_json_has_no_scripts() -> None:
-    """Node takes a "type" for all scripts below it: JupyterLab's own in .venv, which are no
-    modules, would fail.
+def test_no_text_installs_the_other_project():
+    files = {name for name, text in texts().items() if OTHER_PROJECT.search(text)}
+    # The examples above.
+    assert files - {"tests/test_packaging.py"} == set()
+
+
+def test_package_json_has_no_type() -> None:
+    """Node applies a "type" to all scripts below the file, and JupyterLab's scripts in .venv are
+    not modules.
     """
     assert "type" not in json.loads((ROOT / "package.json").read_text(encoding="utf-8"))

@@ -11,29 +11,29 @@ from labkit.processes import LineProcess, kill_group, start_group
 from tests.slowness import slowness
 
 
-def test_the_end_of_a_group_is_the_end_of_all_in_it() -> None:
-    """The pipe is closed only when the last that holds it has ended: here a process that the
-    command started.
-    """
-    waits = "print('here', flush=True); import time; time.sleep(600)"
-    starts = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {waits!r}])"
-    leader = start_group([sys.executable, "-c", starts], stdout=subprocess.PIPE, text=True)
+def test_kill_group_ends_the_children_of_the_leader() -> None:
+    wait = "print('here', flush=True); import time; time.sleep(600)"
+    start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {wait!r}])"
+    leader = start_group([sys.executable, "-c", start], stdout=subprocess.PIPE, text=True)
     assert leader.stdout.readline() == "here\n"
     kill_group(leader)
+    # The pipe is closed when the child, which has it too, has ended.
     assert leader.communicate(timeout=60 * slowness())[0] == ""
     assert leader.returncode != 0
-    kill_group(leader)  # where nothing is left, nothing happens
+    # A second call does nothing.
+    kill_group(leader)
 
 
-# --- a process that answers lines ---
+# --- LineProcess ---
 
 
 def program(text: str) -> list[str]:
+    """Return the command that runs Python code without buffering its output."""
     return [sys.executable, "-u", "-c", text]
 
 
 def limit() -> float:
-    """A limit against hangs, in seconds."""
+    """Return a time limit that only a hang reaches, in seconds."""
     return 60 * slowness()
 
 
@@ -52,29 +52,42 @@ def test_lines_are_answered_until_the_input_ends() -> None:
         process.tell(word)
         assert process.read_line(limit()) == f"heard {word}\n".encode()
     process.end_input()
-    assert process.read_line(limit()) == b"the end\n", "errors are among the lines"
+    # Standard error is part of the lines.
+    assert process.read_line(limit()) == b"the end\n"
+    # The end is an empty line, in each further call.
     assert process.read_line(limit()) == b""
     assert process.read_line(limit()) == b""
     assert process.end(limit()) == 3
     process.wait(limit())
     assert not process.running
+
+
+def test_a_line_after_the_end_of_the_input_is_refused() -> None:
+    process = LineProcess(program(ECHO))
+    process.end_input()
     with pytest.raises(ValueError, match="closed file"):
         process.tell("too late")
+    process.end(limit())
 
 
-def test_lines_and_the_status_are_handed_to_functions_in_order() -> None:
-    seen: list[bytes | int] = []
+def test_functions_get_the_lines_and_then_the_status() -> None:
+    calls: list[bytes | int] = []
     process = LineProcess(
         program("print('a'); print('b', end=''); raise SystemExit(7)"),
-        on_line=seen.append,
-        on_end=seen.append,
+        on_line=calls.append,
+        on_end=calls.append,
     )
     process.wait(limit())
-    assert seen == [b"a\n", b"b", 7]
+    assert calls == [b"a\n", b"b", 7]
+
+
+def test_a_line_to_an_ended_process_is_ignored() -> None:
+    process = LineProcess(program("pass"), on_line=print)
+    process.wait(limit())
     process.tell("nobody reads this")
 
 
-def test_standard_error_goes_to_a_file_where_there_is_one() -> None:
+def test_standard_error_may_go_to_a_file() -> None:
     with tempfile.TemporaryFile() as errors:
         process = LineProcess(
             program("import sys; print('said', file=sys.stderr); print('answered')"), stderr=errors
@@ -94,7 +107,8 @@ def test_a_line_longer_than_the_limit_arrives_in_pieces() -> None:
 def test_a_process_that_answers_nothing_is_still_running() -> None:
     process = LineProcess(program("input()"))
     assert process.read_line(0.0) is None
-    assert process.end() is None, "it was ended, and had no status of its own"
+    # It was killed, so it has no status of its own.
+    assert process.end() is None
     assert process.read_line(limit()) == b""
 
 
@@ -118,16 +132,16 @@ subprocess.Popen([sys.executable, "-u", "-c", "print('here'); import time; time.
 
 
 def test_children_of_an_ended_process_are_killed() -> None:
-    """It holds the pipe, so the lines have no end before it has ended."""
-    ended: list[int] = []
-    process = LineProcess(program(LEAVES_ANOTHER), on_end=ended.append)
+    statuses: list[int] = []
+    process = LineProcess(program(LEAVES_ANOTHER), on_end=statuses.append)
     assert process.read_line(limit()) == b"here\n"
     process._process.wait(limit())
+    # The child has the pipe, so that the lines have not ended.
     assert process.running
     process.kill()
     process.wait(limit())
-    assert (process.running, ended) == (False, [0])
-    process.kill()
+    assert not process.running
+    assert statuses == [0]
 
 
 EXITS = """

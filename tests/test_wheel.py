@@ -30,7 +30,8 @@ from tests.slowness import slowness
 ROOT = Path(__file__).parents[1]
 PACKAGES = Path(sysconfig.get_path("purelib"))
 
-# Runs before everything else in the new environment: opening a file of the checkout is an error.
+# Runs at the start of each Python of the new environment: reading a file of the checkout is then an
+# error.
 HIDES_THE_CHECKOUT = f"""
 import os, sys
 ROOT, PACKAGES = {str(ROOT) + os.sep!r}, {str(Path(sys.prefix)) + os.sep!r}
@@ -47,7 +48,7 @@ sys.addaudithook(hidden)
 
 
 class Installed:
-    """The lab from its wheel, in an environment that else has only what it needs."""
+    """The lab, installed from its wheel into an environment of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -55,13 +56,17 @@ class Installed:
         self.bin = environment(folder / "venv", self.wheel)
 
     def run(self, *command: str) -> str:
-        """Run a program of the environment outside of the checkout and return what it prints."""
+        """Run a program of the environment outside of the checkout, and return its output."""
         return call([str(self.bin / command[0]), *command[1:]], self.folder, self.bin)
 
 
 def environment(folder: Path, wheel: Path) -> Path:
-    """Create an environment with this wheel, in which the checkout is hidden; return its folder of
-    programs.
+    """Create an environment with a wheel, in which the checkout is hidden.
+
+    It has the packages of this environment, too.
+
+    Returns:
+        The folder of its programs.
     """
     venv.create(folder, with_pip=False)
     programs = folder / ("Scripts" if os.name == "nt" else "bin")
@@ -75,7 +80,7 @@ def environment(folder: Path, wheel: Path) -> Path:
 
 
 def build(folder: Path) -> Path:
-    """Build the wheel in a copy, so that the checkout stays as it is."""
+    """Build the wheel from a copy of the checkout, which is not changed, and return its path."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     copy = folder.parent / "source"
@@ -98,16 +103,21 @@ def build(folder: Path) -> Path:
 
 
 def call(command: list[str], folder: Path, programs: Path | None = None) -> str:
-    environment = {
-        key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "LABKIT_DATA")
-    }
-    # the front ends that pip would bring
+    """Run a command in a folder, which is also its home, and return its standard output.
+
+    Args:
+        command: The command.
+        folder: The folder.
+        programs: A folder of programs that is first in PATH, or None.
+    """
+    environment = dict(os.environ)
+    for name in ("PYTHONPATH", "LABKIT_DATA"):
+        environment.pop(name, None)
+    # The front ends of widgets, which are installed in this environment only.
     environment["JUPYTER_PATH"] = str(Path(sys.prefix, "share", "jupyter"))
-    # what is written there is looked at here
     environment |= dict.fromkeys(("HOME", "USERPROFILE"), str(folder))
-    environment["PATH"] = os.pathsep.join(
-        [*([str(programs)] if programs else []), environment["PATH"]]
-    )
+    if programs is not None:
+        environment["PATH"] = os.pathsep.join([str(programs), environment["PATH"]])
     limit = 200 * slowness()
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=limit
@@ -126,15 +136,21 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 pytestmark = pytest.mark.timeout(600 * slowness())
 
 
-def test_wheel_trains_without_a_checkout(
-    installed: Installed,
-) -> None:
+def test_wheel_has_data_and_notebooks_inside_of_the_package(installed: Installed) -> None:
     names = zipfile.ZipFile(installed.wheel).namelist()
     assert len(names) == len(set(names))
-    travels = [*ROOT.glob("data/**/*.*"), *ROOT.glob("notebooks/*.ipynb")]
-    assert {f"labkit/{path.relative_to(ROOT).as_posix()}" for path in travels} <= set(names)
-    assert not [name for name in names if name.startswith(("tests", "data", "notebooks", "docs"))]
-    assert not [name for name in names if "source" in Path(name).parts], "solutions"
+    files = [*ROOT.glob("data/**/*.*"), *ROOT.glob("notebooks/*.ipynb")]
+    expected = {f"labkit/{path.relative_to(ROOT).as_posix()}" for path in files}
+    assert expected - set(names) == set()
+
+
+def test_wheel_has_no_tests_and_no_folders_beside_the_packages(installed: Installed) -> None:
+    names = zipfile.ZipFile(installed.wheel).namelist()
+    others = ("tests", "data", "notebooks", "docs")
+    assert [name for name in names if name.startswith(others)] == []
+
+
+def test_wheel_trains_without_a_checkout(installed: Installed) -> None:
     program = f"""
 import labkit
 from labkit.amp import RECIPES
@@ -144,19 +160,23 @@ try: open({str(ROOT / "README.md")!r})
 except OSError as error: print(error)
 print([step.loss for step in train(TASKS["digits"], RECIPES["O2"], steps=20).steps])
 """
-    where, refused, trained = installed.run("python", "-c", program).splitlines()
-    assert Path(where).is_relative_to(installed.folder / "venv")
-    assert "is hidden here" in refused
-    here = [step.loss for step in train(TASKS["digits"], RECIPES["O2"], steps=20).steps]
-    assert trained == str(here), "the very losses of the checkout"
-    assert here[-1] < here[0]
+    file, refusal, losses = installed.run("python", "-c", program).splitlines()
+    assert Path(file).is_relative_to(installed.folder / "venv")
+    assert "is hidden here" in refusal
+    of_checkout = [step.loss for step in train(TASKS["digits"], RECIPES["O2"], steps=20).steps]
+    assert losses == str(of_checkout)
+    assert of_checkout[-1] < of_checkout[0]
+
+
+def test_wheel_lets_jupyterlab_save_widgets(installed: Installed) -> None:
     settings = installed.folder / "venv" / "share" / "jupyter" / "lab" / "settings"
-    # what any JupyterLab of this environment reads
+    # As any JupyterLab of this environment reads them.
     overrides, error = _get_overrides(str(settings))
-    assert (overrides["@jupyter-widgets/jupyterlab-manager:plugin"]["saveState"], error) == (
-        True,
-        "",
-    )
+    assert error == ""
+    assert overrides["@jupyter-widgets/jupyterlab-manager:plugin"]["saveState"] is True
+
+
+def test_wheel_enables_the_server_extension(installed: Installed) -> None:
     enabled = installed.folder / "venv" / "etc" / "jupyter" / "jupyter_server_config.d"
     extensions = json.loads((enabled / "fp16-lab.json").read_text())["ServerApp"]
     assert extensions == {"jpserver_extensions": {"labkit.machine.jupyter": True}}
@@ -165,7 +185,7 @@ print([step.loss for step in train(TASKS["digits"], RECIPES["O2"], steps=20).ste
 def test_a_wheel_of_a_release_has_the_files_of_a_built_one(
     installed: Installed, tmp_path: Path
 ) -> None:
-    """hatchling makes the one, labkit.classroom the other."""
+    """labkit.classroom makes the wheel of a release, and hatchling the built one."""
     name, packed = wheel_of(ROOT, files_of(ROOT, lessons()), labkit.__version__)
     (tmp_path / name).write_bytes(packed)
     built = contents(installed.wheel)
@@ -174,14 +194,12 @@ def test_a_wheel_of_a_release_has_the_files_of_a_built_one(
     assert built.keys() == ours.keys()
     differ = {name for name in ours if ours[name] != built[name]}
     assert differ == {f"{information}{name}" for name in ("METADATA", "RECORD", "WHEEL")}
-    theirs, own = (
-        email.message_from_bytes(each[f"{information}METADATA"]) for each in (built, ours)
-    )
+    theirs = email.message_from_bytes(built[f"{information}METADATA"])
+    own = email.message_from_bytes(ours[f"{information}METADATA"])
     for field in ("Name", "Version"):
         assert own[field] == theirs[field], field
     assert sorted(own.get_all("Provides-Extra")) == sorted(theirs.get_all("Provides-Extra"))
-    pythons = [SpecifierSet(each["Requires-Python"]) for each in (own, theirs)]
-    assert pythons[0] == pythons[1]
+    assert SpecifierSet(own["Requires-Python"]) == SpecifierSet(theirs["Requires-Python"])
     assert needs(own) == needs(theirs)
 
 
@@ -195,9 +213,7 @@ def needs(metadata: Message) -> set[str]:
 
 @pytest.mark.slow
 def test_the_source_archive_builds_the_same_wheel(installed: Installed, tmp_path: Path) -> None:
-    """It has what a wheel is made of, and the pages; tests and what only this place needs stay
-    behind.
-    """
+    """It has the files of the wheel and the pages, without tests and containers."""
     program = f"from hatchling.build import build_sdist; build_sdist({str(tmp_path)!r})"
     call([sys.executable, "-c", program], installed.folder / "source")
     (archive,) = tmp_path.glob("*.tar.gz")
@@ -236,13 +252,14 @@ def editable(installed: Installed) -> Path:
 def test_editable_install_has_the_jupyter_settings(installed: Installed, editable: Path) -> None:
     data = f"fp16_lab-{labkit.__version__}.data/data/"
     built = contents(installed.wheel)
-    assert {name: content for name, content in contents(editable).items() if ".data/" in name} == {
-        f"{data}{place}": built[f"{data}{place}"]
-        for place in (
-            "etc/jupyter/jupyter_server_config.d/fp16-lab.json",
-            "share/jupyter/lab/settings/overrides.d/fp16-lab.json",
-        )
+    names = {
+        f"{data}etc/jupyter/jupyter_server_config.d/fp16-lab.json",
+        f"{data}share/jupyter/lab/settings/overrides.d/fp16-lab.json",
     }
+    of_editable = contents(editable)
+    assert {name for name in of_editable if ".data/" in name} == names
+    for name in names:
+        assert of_editable[name] == built[name]
 
 
 IMPORTS_LESSONS = """
@@ -267,30 +284,34 @@ def test_an_editable_install_is_a_path_that_an_editor_follows(
     monkeypatch.delenv("PYTHONPATH", raising=False)
     (line,) = [text for name, text in contents(editable).items() if name.endswith(".pth")]
     source = installed.folder / "source"
-    assert line.decode().strip() == str(source), "no import hook"
+    # The file has a path, and no import hook, which editors do not run.
+    assert line.decode().strip() == str(source)
     programs = environment(installed.folder / "venv of an author", editable)
     file, _ = call([str(programs / "python"), "-c", IMPORTS_LESSONS], programs).splitlines()
     assert Path(file) == source / "labkit_lessons" / "lesson_10_clinic" / "__init__.py"
     author = jedi.create_environment(programs.parent, safe=False)
     code = "from labkit_lessons.lesson_10_clinic import "
-    found = jedi.Script(code, path=installed.folder / "mine.py", environment=author).complete()
-    assert {"CONSULTATIONS", "look", "treat"} <= {each.name for each in found}
+    completions = jedi.Script(
+        code, path=installed.folder / "mine.py", environment=author
+    ).complete()
+    assert {"CONSULTATIONS", "look", "treat"} <= {each.name for each in completions}
 
 
 def contents(wheel: Path) -> dict[str, bytes]:
+    """Return the files of a wheel by name."""
     with zipfile.ZipFile(wheel) as archive:
         return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
 
 
 @pytest.mark.slow
 def test_check_and_compare_run_without_a_checkout(installed: Installed) -> None:
-    said = installed.run("labkit", "check")
-    assert re.search(rf" labkit +{re.escape(labkit.__version__)}", said)
-    assert "digits read from" in said
-    assert "✗" not in said
-    assert "O1" in installed.run(
+    report = installed.run("labkit", "check")
+    assert re.search(rf" labkit +{re.escape(labkit.__version__)}", report)
+    assert "digits read from" in report
+    assert "✗" not in report
+    comparison = installed.run(
         "labkit", "compare", "digits", "--recipes", "FP32", "O1", "--seeds", "0", "1", "2"
     )
-    assert (installed.folder / "fp16-lab" / "data" / "runs" / "digits").is_dir(), (
-        "not in the package"
-    )
+    assert "O1" in comparison
+    # Results are saved in the home folder, and not in the package.
+    assert (installed.folder / "fp16-lab" / "data" / "runs" / "digits").is_dir()
