@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,9 +13,7 @@ from tests.slowness import slowness
 
 
 def test_the_end_of_a_group_is_the_end_of_all_in_it() -> None:
-    """The pipe is closed only when the last that holds it has ended: here a process that the
-    command started.
-    """
+    """The command starts a process, which holds the pipe: it closes when both have ended."""
     waits = "print('here', flush=True); import time; time.sleep(600)"
     starts = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {waits!r}])"
     leader = start_group([sys.executable, "-c", starts], stdout=subprocess.PIPE, text=True)
@@ -22,13 +21,15 @@ def test_the_end_of_a_group_is_the_end_of_all_in_it() -> None:
     kill_group(leader)
     assert leader.communicate(timeout=60 * slowness())[0] == ""
     assert leader.returncode != 0
-    kill_group(leader)  # where nothing is left, nothing happens
+    # A group that has ended may be ended again.
+    kill_group(leader)
 
 
 # --- a process that answers lines ---
 
 
 def program(text: str) -> list[str]:
+    """Return the command of a Python program, whose output is not buffered."""
     return [sys.executable, "-u", "-c", text]
 
 
@@ -52,29 +53,56 @@ def test_lines_are_answered_until_the_input_ends() -> None:
         process.tell(word)
         assert process.read_line(limit()) == f"heard {word}\n".encode()
     process.end_input()
-    assert process.read_line(limit()) == b"the end\n", "errors are among the lines"
-    assert process.read_line(limit()) == b""
-    assert process.read_line(limit()) == b""
     assert process.end(limit()) == 3
-    process.wait(limit())
-    assert not process.running
+
+
+@pytest.fixture
+def without_input() -> Iterator[LineProcess]:
+    """A process of ECHO whose input is closed."""
+    process = LineProcess(program(ECHO))
+    process.end_input()
+    yield process
+    process.kill()
+
+
+def test_standard_error_is_among_the_lines(without_input: LineProcess) -> None:
+    assert without_input.read_line(limit()) == b"the end\n"
+
+
+def test_after_the_last_line_reading_returns_nothing(without_input: LineProcess) -> None:
+    without_input.read_line(limit())
+    assert without_input.read_line(limit()) == b""
+    assert without_input.read_line(limit()) == b""
+
+
+def test_a_process_that_has_ended_is_not_running(without_input: LineProcess) -> None:
+    without_input.wait(limit())
+    assert not without_input.running
+
+
+def test_a_line_after_the_end_of_the_input_is_refused(without_input: LineProcess) -> None:
     with pytest.raises(ValueError, match="closed file"):
-        process.tell("too late")
+        without_input.tell("too late")
 
 
 def test_lines_and_the_status_are_handed_to_functions_in_order() -> None:
-    seen: list[bytes | int] = []
+    events: list[bytes | int] = []
     process = LineProcess(
         program("print('a'); print('b', end=''); raise SystemExit(7)"),
-        on_line=seen.append,
-        on_end=seen.append,
+        on_line=events.append,
+        on_end=events.append,
     )
     process.wait(limit())
-    assert seen == [b"a\n", b"b", 7]
+    assert events == [b"a\n", b"b", 7]
+
+
+def test_a_line_for_a_process_that_has_ended_is_ignored() -> None:
+    process = LineProcess(program("pass"))
+    process.wait(limit())
     process.tell("nobody reads this")
 
 
-def test_standard_error_goes_to_a_file_where_there_is_one() -> None:
+def test_standard_error_goes_to_a_file_that_is_passed() -> None:
     with tempfile.TemporaryFile() as errors:
         process = LineProcess(
             program("import sys; print('said', file=sys.stderr); print('answered')"), stderr=errors
@@ -91,14 +119,21 @@ def test_a_line_longer_than_the_limit_arrives_in_pieces() -> None:
     assert pieces == [b"xxxx", b"xxxx", b"xx\n", b""]
 
 
-def test_a_process_that_answers_nothing_is_still_running() -> None:
+def test_no_line_within_the_limit_is_none() -> None:
     process = LineProcess(program("input()"))
-    assert process.read_line(0.0) is None
-    assert process.end() is None, "it was ended, and had no status of its own"
+    try:
+        assert process.read_line(0.0) is None
+    finally:
+        process.kill()
+
+
+def test_a_process_that_must_be_killed_has_no_status() -> None:
+    process = LineProcess(program("input()"))
+    assert process.end() is None
     assert process.read_line(limit()) == b""
 
 
-def test_silent_process_is_ended_with_its_group() -> None:
+def test_a_process_that_closed_its_outputs_is_killed() -> None:
     process = LineProcess(program("import os, time; os.close(1); os.close(2); time.sleep(600)"))
     assert process.read_line(limit()) == b""
     assert process.end() is None
@@ -118,15 +153,17 @@ subprocess.Popen([sys.executable, "-u", "-c", "print('here'); import time; time.
 
 
 def test_children_of_an_ended_process_are_killed() -> None:
-    """It holds the pipe, so the lines have no end before it has ended."""
-    ended: list[int] = []
-    process = LineProcess(program(LEAVES_ANOTHER), on_end=ended.append)
+    """The child holds the pipe, so that the process counts as running until the child has ended."""
+    statuses: list[int] = []
+    process = LineProcess(program(LEAVES_ANOTHER), on_end=statuses.append)
     assert process.read_line(limit()) == b"here\n"
     process._process.wait(limit())
     assert process.running
     process.kill()
     process.wait(limit())
-    assert (process.running, ended) == (False, [0])
+    assert not process.running
+    assert statuses == [0]
+    # A process that has ended may be killed again.
     process.kill()
 
 

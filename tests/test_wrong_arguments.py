@@ -1,8 +1,8 @@
-"""Arguments of a wrong type: the error names the argument and what to pass.
+"""Arguments of a wrong type: labkit refuses them itself, with a message.
 
 `VALID` has one right call of each public function. Each of its arguments is replaced, one at a
-time, by an object of a class that nothing knows; the error must be raised by a `raise` of the lab,
-not by Python or torch somewhere below.
+time, by an object of a class that no function expects. The error must come from a `raise` of
+labkit, not from Python or torch below it.
 """
 
 import ast
@@ -40,6 +40,9 @@ HOW = {"rounding": formats.Rounding.NEAREST_EVEN, "overflow": formats.Overflow.T
 DYNAMIC = amp.DYNAMIC
 
 
+# Right arguments of several functions.
+
+
 def half(*shape: int) -> torch.Tensor:
     return torch.ones(*shape).half()
 
@@ -64,7 +67,7 @@ def report() -> Any:
     return amp.step_report(decision())
 
 
-# package.function -> a function that makes its arguments for a call
+# PACKAGE.FUNCTION -> a function that makes the arguments of a right call.
 VALID: dict[str, Callable[[], dict[str, Any]]] = {
     "formats.add": lambda: {**NUMBERS, **HOW},
     "formats.multiply": lambda: {**NUMBERS, **HOW},
@@ -321,9 +324,10 @@ VALID |= {
     "train.throughput_sentence": lambda: {"rates": {"FP32": 1.0}},
     "train.to_picture": lambda: {"shades": torch.ones(2, 3), "step": 1},
 }
-# an argument that a call never looks at, since Python takes the truth of anything
+# Arguments of which only the truth value is used, which every object has.
 TRUTH = {"found_inf", "enabled", "cache", "dynamic", "skip_on_inf", "flat", "master", "keep_norms"}
-# these need a file or an hour: only the arguments in VALID are replaced, and the rest is left out
+# Functions whose right call would need a file or an hour -> further arguments, with which the call
+# of VALID ends early. Only the arguments in VALID are replaced by wrong ones.
 INCOMPLETE = {
     "amp.load_checkpoint": {"path": "no-such-file"},
     "amp.save_checkpoint": {"path": "no-such-folder/file"},
@@ -335,10 +339,12 @@ INCOMPLETE = {
 }
 
 
-def arguments() -> Iterator[tuple[str, str]]:
+def checked_arguments() -> Iterator[tuple[str, str]]:
+    """Yield (PACKAGE.FUNCTION, argument) for all arguments of VALID whose kind is checked."""
     for name, make in VALID.items():
         for argument in make():
-            yield name, argument
+            if argument not in TRUTH:
+                yield name, argument
 
 
 @cache
@@ -353,7 +359,7 @@ def raises(file: str) -> list[tuple[int, int]]:
 
 
 def is_the_labs(error: BaseException) -> bool:
-    """Return whether an error was raised by a `raise` in labkit, with words."""
+    """Return whether an error was raised by a `raise` in labkit, with a message."""
     *_, (frame, line) = traceback.walk_tb(error.__traceback__)
     file = frame.f_code.co_filename
     if not file.startswith(str(LAB)) or not str(error):
@@ -362,12 +368,13 @@ def is_the_labs(error: BaseException) -> bool:
 
 
 def call(name: str, values: dict[str, Any]) -> None:
-    package, _, function = name.partition(".")
-    found = getattr(importlib.import_module(f"labkit.{package}"), function)
-    with ExitStack() as entered:
-        result = found(**INCOMPLETE.get(name, {}), **values)
+    """Call PACKAGE.FUNCTION; if it returns a context manager, enter and leave it, too."""
+    package, _, function_name = name.partition(".")
+    function = getattr(importlib.import_module(f"labkit.{package}"), function_name)
+    with ExitStack() as stack:
+        result = function(**INCOMPLETE.get(name, {}), **values)
         if hasattr(result, "__enter__") and not isinstance(result, torch.Tensor):
-            entered.enter_context(result)
+            stack.enter_context(result)
 
 
 @pytest.mark.parametrize("name", [name for name in VALID if name not in INCOMPLETE])
@@ -375,20 +382,18 @@ def test_a_right_call_passes(name: str) -> None:
     call(name, VALID[name]())
 
 
-@pytest.mark.parametrize(("name", "argument"), list(arguments()))
-def test_a_wrong_kind_is_refused_in_the_labs_words(name: str, argument: str) -> None:
+@pytest.mark.parametrize(("name", "argument"), list(checked_arguments()))
+def test_an_argument_of_a_wrong_kind_is_refused_by_labkit(name: str, argument: str) -> None:
     values = VALID[name]()
     values[argument] = Unknown()
-    if argument in TRUTH:
-        pytest.skip("any object has a truth value")
     with pytest.raises((TypeError, ValueError)) as caught:
         call(name, values)
     assert is_the_labs(caught.value), f"{caught.value!r}"
 
 
-# without arguments; with paths, which pathlib reads; or called by the lab alone, once for each
-# operation
-WITHOUT = {
+# Public functions that are not checked: they have no arguments, or paths, which pathlib reads, or
+# only labkit calls them, once for each operation.
+NOT_CHECKED = {
     "amp.custom_bwd",
     "amp.explain",
     "amp.read_checkpoint",
@@ -414,11 +419,11 @@ WITHOUT = {
 }
 
 
-def test_each_public_function_is_called() -> None:
+def test_each_public_function_is_in_one_of_the_tables() -> None:
     missing = []
     for package in PACKAGES:
         module = importlib.import_module(f"labkit.{package}")
         for name in getattr(module, "__all__", []):
             if inspect.isfunction(getattr(module, name)) and f"{package}.{name}" not in VALID:
                 missing.append(f"{package}.{name}")
-    assert sorted(set(missing) - WITHOUT) == []
+    assert sorted(set(missing) - NOT_CHECKED) == []
