@@ -35,8 +35,9 @@ def test_worked_example_of_11_significant_bits() -> None:
 
 
 def test_exact_products_and_sums_equal_the_emulator() -> None:
-    """Products of 11 by 11 bits are exact in FP32's 24 bits, and so are sums of 16 products of
-    integers up to 990, which are below 2^24.
+    """Products of 11 by 11 bits are exact in the 24 bits of FP32.
+
+    So are sums of 16 products of integers up to 990, which are below 2^24.
     """
     torch.manual_seed(0)
     a = torch.randn(40, 1) * 2.0 ** torch.randint(-20, 20, (40, 1))
@@ -170,8 +171,9 @@ LAYERS = [(layer, options) for layer in ("LSTM", "GRU", "RNN") for options in SH
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 def test_recurrent_layers_differ_from_torch_by_rounding_only() -> None:
-    """Inputs and weights are numbers of TF32, so rounding changes only the state h, by 2^-11 of it
-    or less. If W_hh is zero, the state has no effect.
+    """Inputs and weights are numbers of TF32, so that rounding changes only the state h.
+
+    It changes by 2^-11 of its size or less. If W_hh is zero, the state has no effect.
     """
     for (layer_name, options), packed in itertools.product(LAYERS, (False, True)):
         torch.manual_seed(0)

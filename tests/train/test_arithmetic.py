@@ -105,9 +105,7 @@ def test_default_switches_are_not_changed_on_a_cpu() -> None:
 
 
 def test_overlapping_runs_restore_the_switches_at_the_end(session: None) -> None:
-    """The first run ends while the second is in the middle of a step, which began while the count
-    of threads was one.
-    """
+    """The first run ends during a step of the second, which began while one thread was set."""
     inside = threading.Event()
     first_done = threading.Event()
     during_second = []
