@@ -144,10 +144,10 @@ def test_overlapping_runs_restore_the_switches_at_the_end(session: None) -> None
     )
 
 
-def test_tf32_is_refused_with_fp16() -> None:
-    for formats in ({"model": FP16}, {"autocast": FP16}):
-        with pytest.raises(ValueError, match="TF32 is for FP32 operands"):
-            Recipe("mine", tf32=True, **formats)
+@pytest.mark.parametrize("formats", [{"model": FP16}, {"autocast": FP16}])
+def test_tf32_is_refused_with_fp16(formats: Any) -> None:
+    with pytest.raises(ValueError, match="TF32 is for FP32 operands"):
+        Recipe("mine", tf32=True, **formats)
 
 
 def test_tf32_trains_as_well_as_fp32() -> None:

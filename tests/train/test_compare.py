@@ -180,11 +180,13 @@ def test_worked_example_of_a_record(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["steps"]["loss"] == [0.5, "nan"]
 
 
-def test_a_file_that_is_no_record_is_refused(tmp_path: Path) -> None:
-    for text in ("", "not json", "[1, 2]", '{"schema": "other/1"}', '{"schema": "labkit.run/1"}'):
-        (tmp_path / "x.json").write_text(text)
-        with pytest.raises(ValueError, match="is not a run record"):
-            load(tmp_path / "x.json")
+@pytest.mark.parametrize(
+    "text", ["", "not json", "[1, 2]", '{"schema": "other/1"}', '{"schema": "labkit.run/1"}']
+)
+def test_a_file_that_is_no_record_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(ValueError, match="is not a run record"):
+        load(tmp_path / "x.json")
 
 
 SEEDS = (0, 1, 2)

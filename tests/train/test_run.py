@@ -161,43 +161,43 @@ def with_dropout() -> nn.Module:
 DROPOUT = replace(DIGITS, name="dropout", make_model=with_dropout)
 
 
-def test_dropout_follows_from_seed_and_step() -> None:
-    for recipe in ("FP32", "FP16 dynamic", "O1", "O3", "BF16"):
-        first, again = (
-            TrainingRun(DROPOUT, RECIPES[recipe], 1, measure_every=every) for every in (1, 0)
-        )
-        other = TrainingRun(DROPOUT, RECIPES[recipe], 2)
-        for _ in range(3):
-            torch.rand(7)
-            gradient_snapshot(first)
-            ours = first.step()
-            # Other draws and snapshots between two steps do not matter.
-            assert ours.loss == again.step().loss, recipe
-            assert ours.loss != other.step().loss, recipe
-        outside = torch.get_rng_state()
-        first.step()
-        # A run has a generator of its own.
-        assert torch.equal(torch.get_rng_state(), outside), recipe
+@pytest.mark.parametrize("recipe", ["FP32", "FP16 dynamic", "O1", "O3", "BF16"])
+def test_dropout_follows_from_seed_and_step(recipe: str) -> None:
+    first, again = (
+        TrainingRun(DROPOUT, RECIPES[recipe], 1, measure_every=every) for every in (1, 0)
+    )
+    other = TrainingRun(DROPOUT, RECIPES[recipe], 2)
+    for _ in range(3):
+        torch.rand(7)
+        gradient_snapshot(first)
+        ours = first.step()
+        # Other draws and snapshots between two steps do not matter.
+        assert ours.loss == again.step().loss
+        assert ours.loss != other.step().loss
+    outside = torch.get_rng_state()
+    first.step()
+    # A run has a generator of its own.
+    assert torch.equal(torch.get_rng_state(), outside)
 
 
-def test_the_fp32_twin_draws_the_same_mask() -> None:
+@pytest.mark.parametrize("recipe", ["FP16 static", "O1", "BF16"])
+def test_the_fp32_twin_draws_the_same_mask(recipe: str) -> None:
     # Dropout and ReLU stop three quarters of the first layer's activation gradients; another mask
     # would stop others.
-    for recipe in ("FP16 static", "O1", "BF16"):
-        run = TrainingRun(DROPOUT, RECIPES[recipe])
-        exact = run.fp32_twin().next_gradients()["1"]
-        here = run.next_gradients(scale=run.scaler.scale)["1"]
-        assert 0.7 < (exact == 0).float().mean() < 0.8
-        # Rounding changes the sign of a few inputs of ReLU.
-        assert ((exact == 0) != (here == 0)).float().mean() < 0.005, recipe
-        assert run.step().underflow < 0.01, recipe
+    run = TrainingRun(DROPOUT, RECIPES[recipe])
+    exact = run.fp32_twin().next_gradients()["1"]
+    here = run.next_gradients(scale=run.scaler.scale)["1"]
+    assert 0.7 < (exact == 0).float().mean() < 0.8
+    # Rounding changes the sign of a few inputs of ReLU.
+    assert ((exact == 0) != (here == 0)).float().mean() < 0.005
+    assert run.step().underflow < 0.01
 
 
-def test_invalid_thread_counts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for count in ("0", "-1", "two", ""):
-        monkeypatch.setenv("LABKIT_THREADS", count)
-        with pytest.raises(ValueError, match="expected a positive integer"), one_thread():
-            pass
+@pytest.mark.parametrize("count", ["0", "-1", "two", ""])
+def test_invalid_thread_counts_are_refused(monkeypatch: pytest.MonkeyPatch, count: str) -> None:
+    monkeypatch.setenv("LABKIT_THREADS", count)
+    with pytest.raises(ValueError, match="expected a positive integer"), one_thread():
+        pass
 
 
 CNN = TASKS["digits_cnn"]
@@ -212,17 +212,19 @@ def run_of(recipe: str, steps: int = 2, task: str = "digits_cnn") -> TrainingRun
     return run
 
 
-def test_a_fork_repeats_the_run_bit_for_bit() -> None:
-    for recipe in ("FP32", "O1", "O2", "FP16 no master", "FP16 stochastic", "FP16 Kahan", "BF16"):
-        run = run_of(recipe)
-        # A fork must take along a learning rate that was changed during the run.
-        run.engine.optimizer.param_groups[0]["lr"] *= 0.75
-        fork = run.fork()
-        again = run.fork()
-        ours = [fork.step() for _ in range(3)]
-        # The steps of the fork did not change the run.
-        assert [run.step() for _ in range(3)] == ours, recipe
-        assert [again.step() for _ in range(3)] == ours, recipe
+@pytest.mark.parametrize(
+    "recipe", ["FP32", "O1", "O2", "FP16 no master", "FP16 stochastic", "FP16 Kahan", "BF16"]
+)
+def test_a_fork_repeats_the_run_bit_for_bit(recipe: str) -> None:
+    run = run_of(recipe)
+    # A fork must take along a learning rate that was changed during the run.
+    run.engine.optimizer.param_groups[0]["lr"] *= 0.75
+    fork = run.fork()
+    again = run.fork()
+    ours = [fork.step() for _ in range(3)]
+    # The steps of the fork did not change the run.
+    assert [run.step() for _ in range(3)] == ours
+    assert [again.step() for _ in range(3)] == ours
 
 
 def test_a_fork_may_have_another_scaler() -> None:
