@@ -47,7 +47,13 @@ sys.addaudithook(hidden)
 
 
 class Installed:
-    """The lab from its wheel, in an environment that else has only what it needs."""
+    """The lab from its wheel, in an environment that otherwise has only what the lab needs.
+
+    Attributes:
+        folder: A folder outside of the checkout.
+        wheel: The path of the wheel.
+        bin: The folder of the environment's programs.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -60,8 +66,9 @@ class Installed:
 
 
 def environment(folder: Path, wheel: Path) -> Path:
-    """Create an environment with this wheel, in which the checkout is hidden; return its folder of
-    programs.
+    """Create an environment with a wheel, and return its folder of programs.
+
+    Its programs cannot read the checkout. They use the other packages of the present environment.
     """
     venv.create(folder, with_pip=False)
     programs = folder / ("Scripts" if os.name == "nt" else "bin")
@@ -98,16 +105,21 @@ def build(folder: Path) -> Path:
 
 
 def call(command: list[str], folder: Path, programs: Path | None = None) -> str:
+    """Run a command in a folder, which is its home folder, too, and return what it prints.
+
+    Args:
+        command: The command, which must succeed.
+        folder: The folder.
+        programs: A folder of programs that comes first on the path.
+    """
     environment = {
         key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "LABKIT_DATA")
     }
-    # the front ends that pip would bring
+    # The front ends that pip would install.
     environment["JUPYTER_PATH"] = str(Path(sys.prefix, "share", "jupyter"))
-    # what is written there is looked at here
     environment |= dict.fromkeys(("HOME", "USERPROFILE"), str(folder))
-    environment["PATH"] = os.pathsep.join(
-        [*([str(programs)] if programs else []), environment["PATH"]]
-    )
+    if programs is not None:
+        environment["PATH"] = f"{programs}{os.pathsep}{environment['PATH']}"
     limit = 200 * slowness()
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=limit
@@ -118,6 +130,7 @@ def call(command: list[str], folder: Path, programs: Path | None = None) -> str:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The lab, built and installed once for all tests."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout: which files belong to the lab is not known here")
     return Installed(tmp_path_factory.mktemp("far away"))
@@ -126,16 +139,33 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 pytestmark = pytest.mark.timeout(600 * slowness())
 
 
-def test_wheel_trains_without_a_checkout(
-    installed: Installed,
-) -> None:
-    names = zipfile.ZipFile(installed.wheel).namelist()
+@pytest.fixture(scope="module")
+def names(installed: Installed) -> list[str]:
+    """The names of the files in the wheel."""
+    with zipfile.ZipFile(installed.wheel) as archive:
+        return archive.namelist()
+
+
+def test_no_file_is_in_the_wheel_twice(names: list[str]) -> None:
     assert len(names) == len(set(names))
-    travels = [*ROOT.glob("data/**/*.*"), *ROOT.glob("notebooks/*.ipynb")]
-    assert {f"labkit/{path.relative_to(ROOT).as_posix()}" for path in travels} <= set(names)
+
+
+def test_data_and_notebooks_are_in_the_wheel(names: list[str]) -> None:
+    paths = [*ROOT.glob("data/**/*.*"), *ROOT.glob("notebooks/*.ipynb")]
+    assert {f"labkit/{path.relative_to(ROOT).as_posix()}" for path in paths} <= set(names)
+
+
+def test_the_wheel_has_no_other_packages(names: list[str]) -> None:
     assert not [name for name in names if name.startswith(("tests", "data", "notebooks", "docs"))]
-    assert not [name for name in names if "source" in Path(name).parts], "solutions"
-    program = f"""
+
+
+def test_solutions_are_not_in_the_wheel(names: list[str]) -> None:
+    """They are in folders called `source`."""
+    assert not [name for name in names if "source" in Path(name).parts]
+
+
+# Prints where labkit is, the error of reading the checkout, and the losses of a training.
+TRAINS = f"""
 import labkit
 from labkit.amp import RECIPES
 from labkit.train import TASKS, train
@@ -144,44 +174,61 @@ try: open({str(ROOT / "README.md")!r})
 except OSError as error: print(error)
 print([step.loss for step in train(TASKS["digits"], RECIPES["O2"], steps=20).steps])
 """
-    where, refused, trained = installed.run("python", "-c", program).splitlines()
-    assert Path(where).is_relative_to(installed.folder / "venv")
-    assert "is hidden here" in refused
-    here = [step.loss for step in train(TASKS["digits"], RECIPES["O2"], steps=20).steps]
-    assert trained == str(here), "the very losses of the checkout"
-    assert here[-1] < here[0]
+
+
+def test_the_wheel_trains_without_a_checkout(installed: Installed) -> None:
+    file, error, losses = installed.run("python", "-c", TRAINS).splitlines()
+    assert Path(file).is_relative_to(installed.folder / "venv")
+    assert "is hidden here" in error
+    losses_here = [step.loss for step in train(TASKS["digits"], RECIPES["O2"], steps=20).steps]
+    assert losses == str(losses_here)
+    assert losses_here[-1] < losses_here[0]
+
+
+def test_jupyterlab_saves_the_state_of_widgets(installed: Installed) -> None:
+    """By settings that any JupyterLab of the environment reads."""
     settings = installed.folder / "venv" / "share" / "jupyter" / "lab" / "settings"
-    # what any JupyterLab of this environment reads
     overrides, error = _get_overrides(str(settings))
-    assert (overrides["@jupyter-widgets/jupyterlab-manager:plugin"]["saveState"], error) == (
-        True,
-        "",
-    )
-    enabled = installed.folder / "venv" / "etc" / "jupyter" / "jupyter_server_config.d"
-    extensions = json.loads((enabled / "fp16-lab.json").read_text())["ServerApp"]
+    assert error == ""
+    assert overrides["@jupyter-widgets/jupyterlab-manager:plugin"]["saveState"] is True
+
+
+def test_the_server_extension_is_enabled(installed: Installed) -> None:
+    folder = installed.folder / "venv" / "etc" / "jupyter" / "jupyter_server_config.d"
+    extensions = json.loads((folder / "fp16-lab.json").read_text())["ServerApp"]
     assert extensions == {"jpserver_extensions": {"labkit.machine.jupyter": True}}
 
 
-def test_a_wheel_of_a_release_has_the_files_of_a_built_one(
-    installed: Installed, tmp_path: Path
-) -> None:
-    """hatchling makes the one, labkit.classroom the other."""
+INFORMATION = f"fp16_lab-{labkit.__version__}.dist-info/"
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory, installed: Installed) -> dict[str, bytes]:
+    """The contents of a wheel that labkit.classroom makes; hatchling makes the other."""
     name, packed = wheel_of(ROOT, files_of(ROOT, lessons()), labkit.__version__)
-    (tmp_path / name).write_bytes(packed)
+    path = tmp_path_factory.mktemp("release") / name
+    path.write_bytes(packed)
+    return contents(path)
+
+
+def test_a_release_has_the_files_of_a_built_wheel(
+    installed: Installed, release: dict[str, bytes]
+) -> None:
     built = contents(installed.wheel)
-    ours = contents(tmp_path / name)
-    information = f"fp16_lab-{labkit.__version__}.dist-info/"
-    assert built.keys() == ours.keys()
-    differ = {name for name in ours if ours[name] != built[name]}
-    assert differ == {f"{information}{name}" for name in ("METADATA", "RECORD", "WHEEL")}
-    theirs, own = (
-        email.message_from_bytes(each[f"{information}METADATA"]) for each in (built, ours)
-    )
-    for field in ("Name", "Version"):
-        assert own[field] == theirs[field], field
-    assert sorted(own.get_all("Provides-Extra")) == sorted(theirs.get_all("Provides-Extra"))
-    pythons = [SpecifierSet(each["Requires-Python"]) for each in (own, theirs)]
-    assert pythons[0] == pythons[1]
+    assert built.keys() == release.keys()
+    different = {name for name in release if release[name] != built[name]}
+    assert different == {f"{INFORMATION}{name}" for name in ("METADATA", "RECORD", "WHEEL")}
+
+
+def test_a_release_has_the_metadata_of_a_built_wheel(
+    installed: Installed, release: dict[str, bytes]
+) -> None:
+    theirs = email.message_from_bytes(contents(installed.wheel)[f"{INFORMATION}METADATA"])
+    own = email.message_from_bytes(release[f"{INFORMATION}METADATA"])
+    assert own["Name"] == theirs["Name"]
+    assert own["Version"] == theirs["Version"]
+    assert SpecifierSet(own["Requires-Python"]) == SpecifierSet(theirs["Requires-Python"])
+    assert set(own.get_all("Provides-Extra")) == set(theirs.get_all("Provides-Extra"))
     assert needs(own) == needs(theirs)
 
 
@@ -195,9 +242,7 @@ def needs(metadata: Message) -> set[str]:
 
 @pytest.mark.slow
 def test_the_source_archive_builds_the_same_wheel(installed: Installed, tmp_path: Path) -> None:
-    """It has what a wheel is made of, and the pages; tests and what only this place needs stay
-    behind.
-    """
+    """It has the sources of the wheel and the documentation, but not the tests."""
     program = f"from hatchling.build import build_sdist; build_sdist({str(tmp_path)!r})"
     call([sys.executable, "-c", program], installed.folder / "source")
     (archive,) = tmp_path.glob("*.tar.gz")
@@ -267,7 +312,8 @@ def test_an_editable_install_is_a_path_that_an_editor_follows(
     monkeypatch.delenv("PYTHONPATH", raising=False)
     (line,) = [text for name, text in contents(editable).items() if name.endswith(".pth")]
     source = installed.folder / "source"
-    assert line.decode().strip() == str(source), "no import hook"
+    # An import hook, which editors cannot follow, would be a line of Python.
+    assert line.decode().strip() == str(source)
     programs = environment(installed.folder / "venv of an author", editable)
     file, _ = call([str(programs / "python"), "-c", IMPORTS_LESSONS], programs).splitlines()
     assert Path(file) == source / "labkit_lessons" / "lesson_10_clinic" / "__init__.py"
@@ -278,19 +324,23 @@ def test_an_editable_install_is_a_path_that_an_editor_follows(
 
 
 def contents(wheel: Path) -> dict[str, bytes]:
+    """Return name -> content of the files in a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
 
 
 @pytest.mark.slow
-def test_check_and_compare_run_without_a_checkout(installed: Installed) -> None:
-    said = installed.run("labkit", "check")
-    assert re.search(rf" labkit +{re.escape(labkit.__version__)}", said)
-    assert "digits read from" in said
-    assert "✗" not in said
-    assert "O1" in installed.run(
-        "labkit", "compare", "digits", "--recipes", "FP32", "O1", "--seeds", "0", "1", "2"
-    )
-    assert (installed.folder / "fp16-lab" / "data" / "runs" / "digits").is_dir(), (
-        "not in the package"
-    )
+def test_the_check_runs_without_a_checkout(installed: Installed) -> None:
+    report = installed.run("labkit", "check")
+    assert re.search(rf" labkit +{re.escape(labkit.__version__)}", report)
+    assert "digits read from" in report
+    assert "✗" not in report
+
+
+@pytest.mark.slow
+def test_a_comparison_without_a_checkout_writes_into_the_home_folder(
+    installed: Installed,
+) -> None:
+    what = ["digits", "--recipes", "FP32", "O1", "--seeds", "0", "1", "2"]
+    assert "O1" in installed.run("labkit", "compare", *what)
+    assert (installed.folder / "fp16-lab" / "data" / "runs" / "digits").is_dir()

@@ -84,7 +84,6 @@ def test_a_step_measures_underflow() -> None:
     recipes = ("FP16", "FP16 static", "FP32")
     unscaled, scaled, fp32 = (TrainingRun(task, RECIPES[name]).step().underflow for name in recipes)
     assert unscaled > 0.5
-    assert 0.5 > 0.05
     assert scaled < 0.05
     assert fp32 == 0.0
 
@@ -99,7 +98,8 @@ def test_a_stopped_training_has_a_record(tmp_path: Path) -> None:
         stop=lambda: len(steps) == 4,
     )
     assert steps == [1, 2, 3, 4]
-    assert (record.stopped, len(record.steps)) == (True, 4)
+    assert record.stopped
+    assert len(record.steps) == 4
     assert record.memory["master weights"] > 0
     assert record.steps[0].swallowed is not None
     assert load(record.save(tmp_path / "run.json")) == record
@@ -117,14 +117,18 @@ def test_a_watched_training_has_snapshots(tmp_path: Path) -> None:
     assert load(watched.save(tmp_path / "run.json")) == watched
 
 
-def test_invalid_numbers_of_steps_are_refused() -> None:
+def test_a_negative_number_of_steps_is_refused() -> None:
     with pytest.raises(ValueError, match="0 or more"):
         train(DIGITS, RECIPES["FP32"], steps=-1)
+
+
+def test_watching_no_step_is_refused() -> None:
     with pytest.raises(ValueError, match="omit watch"):
         train(DIGITS, RECIPES["FP32"], steps=1, watch=("weight gradients",), watch_every=0)
 
 
 def batch_norm_and_a_frozen_layer() -> nn.Module:
+    """Return a network for digits whose first layer is frozen."""
     net = nn.Sequential(
         nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10)
     )
@@ -153,6 +157,7 @@ def test_custom_task_may_have_norms_and_frozen_layers() -> None:
 
 
 def with_dropout() -> nn.Module:
+    """Return a network for digits with dropout."""
     return nn.Sequential(
         nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.5), nn.ReLU(), nn.Linear(32, 10)
     )
@@ -206,6 +211,7 @@ NORMS = sum(p.numel() for n, p in CNN.make_model().named_parameters() if n.start
 
 
 def run_of(recipe: str, steps: int = 2, task: str = "digits_cnn") -> TrainingRun:
+    """Return a run of a task after some steps."""
     run = TrainingRun(TASKS[task], RECIPES[recipe], seed=3)
     for _ in range(steps):
         run.step()
@@ -286,6 +292,7 @@ RECIPE_NAMES = ("FP32", "O1", "O2", "O3")
 
 
 def stage_run(recipe, scale=None):
+    """Return a run of small batches, with its own loss scale unless another one is given."""
     run = TrainingRun(SMALL, RECIPES[recipe], measure_every=0)
     if scale is not None:
         run.scaler = replace(run.scaler, scale=scale)
@@ -378,15 +385,19 @@ def test_a_scale_too_high_is_found_and_skipped():
     run = stage_run("O2", scale=2.0**40)
     before = [weight.detach().clone() for weight in run.weights.model_weights]
     step = watch_step(run)
-    assert (step.found_inf, step.stepped, step.moved, step.model_moved) == (True, False, 0, 0)
+    assert step.found_inf
+    assert not step.stepped
     assert step.scale == 2.0**40
     assert step.scale_after == 2.0**39
     assert run.scaler.scale == 2.0**39
     assert any(tensor.non_finite for tensor in tensors_at(step, "check for inf").values())
-    assert all(tensor.zeros == tensor.elements for tensor in tensors_at(step, "step").values())
-    assert all(
-        torch.equal(old, new) for old, new in zip(before, run.weights.model_weights, strict=True)
-    )
+    # No weight has moved.
+    assert step.moved == 0
+    assert step.model_moved == 0
+    for tensor in tensors_at(step, "step").values():
+        assert tensor.zeros == tensor.elements, tensor.name
+    for old, new in zip(before, run.weights.model_weights, strict=True):
+        assert torch.equal(old, new)
 
 
 def test_fp16_misses_updates_that_the_master_keeps():
@@ -398,12 +409,15 @@ def test_fp16_misses_updates_that_the_master_keeps():
     assert step.moved <= step.weights
 
 
-def test_worked_example_of_a_summary():
+def test_worked_example_a_summary_of_special_values():
     tensor = summarize("x", torch.tensor([0.0, -(2.0**-24), 3.0, math.inf, math.nan]).half())
     assert tensor.smallest == 2.0**-24
     assert tensor.largest == 3.0
     assert tensor.zeros == 1
     assert tensor.non_finite == 2
+
+
+def test_worked_example_a_summary_of_zeros():
     zeros = summarize("zeros", torch.zeros(3))
     assert zeros.smallest == 0.0
     assert zeros.largest == 0.0
