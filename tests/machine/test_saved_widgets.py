@@ -255,8 +255,9 @@ def test_lost_widgets_are_replaced_by_a_picture(manager: Any) -> None:
     assert picture["data"] == {"image/png": "cGljdHVyZQ=="}
     assert closed["data"] == {VIEW: {"model_id": ""}}
     file = Path(manager.root_dir, "a.ipynb").read_text()
-    assert file.count('"lost"') == 2, "reading changes no file"
-    assert LOST not in file, "reading changes no file"
+    # Reading changes no file.
+    assert file.count('"lost"') == 2
+    assert LOST not in file
 
 
 def test_a_notebook_saved_without_widgets_is_read_as_it_is(manager: Any) -> None:
