@@ -338,7 +338,7 @@ def test_the_check_runs_without_a_checkout(installed: Installed) -> None:
 
 
 @pytest.mark.slow
-def test_a_comparison_without_a_checkout_writes_into_the_home_folder(
+def test_a_comparison_without_a_checkout_writes_into_the_home(
     installed: Installed,
 ) -> None:
     what = ["digits", "--recipes", "FP32", "O1", "--seeds", "0", "1", "2"]

@@ -83,13 +83,17 @@ def test_a_custom_format_is_immutable_and_hashable():
     assert {mine: "kept"}[Format("mine", 4, 7)] == "kept"
     with pytest.raises(dataclasses.FrozenInstanceError):
         mine.exponent_bits = 5
+
+
+def test_codes_of_more_than_32_bits_have_64():
     wide = Format("wide", exponent_bits=8, significand_bits=31)
     assert wide.bits == 40
     assert wide.code_dtype == np.uint64
 
 
-def test_impossible_formats_are_refused():
-    for exponent_bits, significand_bits, specials, explanation in (
+@pytest.mark.parametrize(
+    ("exponent_bits", "significand_bits", "specials", "explanation"),
+    [
         (0, 0, Specials.IEEE, "expected exponent_bits .* got 0"),
         (40, 10, Specials.IEEE, "expected exponent_bits .* an integer from 2 to 11, got 40"),
         (5, 53, Specials.IEEE, "expected significand_bits .* got 53"),
@@ -98,9 +102,14 @@ def test_impossible_formats_are_refused():
         (True, 10, Specials.IEEE, "expected exponent_bits .* got True"),
         (5, 0, Specials.IEEE, "infinity and NaN differ in the significand"),
         (11, 52, Specials.NONE, "do not fit in float64"),
-    ):
-        with pytest.raises(ValueError, match=explanation):
-            Format("odd", exponent_bits, significand_bits, specials)
+    ],
+)
+def test_impossible_formats_are_refused(exponent_bits, significand_bits, specials, explanation):
+    with pytest.raises(ValueError, match=explanation):
+        Format("odd", exponent_bits, significand_bits, specials)
+
+
+def test_a_format_without_a_zero_needs_a_nan():
     with pytest.raises(ValueError, match="needs a NaN"):
         Format("odd", 8, 0, Specials.NONE, has_zero=False)
 
@@ -281,7 +290,10 @@ def test_shapes_are_kept_and_memory_layout_does_not_matter():
     grid = np.arange(12).reshape(3, 4)
     assert np.array_equal(decode(grid[:, ::2].T, FP16), decode(grid, FP16)[:, ::2].T)
     assert np.array_equal(encode(np.eye(3)[::-1, ::2], E4M3), encode(np.eye(3), E4M3)[::-1, ::2])
-    assert decode(np.array([0x3C00], ">u2"), FP16) == 1.0, "big-endian codes are decoded wrongly"
+
+
+def test_big_endian_codes_are_decoded():
+    assert decode(np.array([0x3C00], ">u2"), FP16) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -306,20 +318,25 @@ def test_encode_refuses_values_outside_of_the_format(value, format, explanation)
         encode([1.0, value] if isinstance(value, float) else value, format)
 
 
-def test_decode_and_join_refuse_invalid_codes():
-    for codes, error, explanation in (
+@pytest.mark.parametrize(
+    ("codes", "error", "explanation"),
+    [
         (0x10000, ValueError, "FP16 codes have 16 bits: 0 to 0xffff, got 0x10000"),
         (-1, ValueError, "got -0x1"),
         (1.0, TypeError, r"encode\(values, format\) makes codes of values"),
         ("0x3c00", TypeError, r"parse\(text, format\) of text"),
         (2**64, TypeError, "are integers"),
         ([True], TypeError, "got bool"),
-    ):
-        with pytest.raises(error, match=explanation):
-            decode(codes, FP16)
-    with pytest.raises(
-        ValueError, match="the exponent field of FP16 has 5 bits: 0 to 0x1f, got 0x20"
-    ):
+    ],
+)
+def test_decode_refuses_invalid_codes(codes, error, explanation):
+    with pytest.raises(error, match=explanation):
+        decode(codes, FP16)
+
+
+def test_join_refuses_an_exponent_with_too_many_bits():
+    message = "the exponent field of FP16 has 5 bits: 0 to 0x1f, got 0x20"
+    with pytest.raises(ValueError, match=message):
         join(0, 32, 0, FP16)
 
 

@@ -141,7 +141,7 @@ def test_a_variable_names_another_folder_of_results(
 
 
 @pytest.mark.usefixtures("capsys")
-def test_a_comparison_without_a_checkout_writes_into_the_home_folder(
+def test_a_comparison_without_a_checkout_writes_into_the_home(
     installed: Path, tmp_path: Path
 ) -> None:
     before = files_in(installed)
@@ -163,7 +163,7 @@ def own_record(installed: Path) -> Path:
     return path
 
 
-def test_records_of_the_package_and_of_the_home_folder_are_listed(
+def test_records_of_the_package_and_the_home_folder_are_listed(
     installed: Path, own_record: Path
 ) -> None:
     paths = recorded_files("runs/digits/*.json").values()
@@ -176,11 +176,11 @@ def test_a_record_of_the_home_folder_is_read() -> None:
 
 
 @pytest.mark.usefixtures("own_record")
-def test_a_command_for_missing_records_does_not_write_into_the_package(installed: Path) -> None:
+def test_a_command_for_missing_records_spares_the_package(installed: Path) -> None:
     assert str(installed) not in recipe_table(["digits"], ["O1"]).missing()
 
 
-def test_a_record_of_the_home_folder_replaces_that_of_the_package(own_record: Path) -> None:
+def test_a_record_of_the_home_folder_replaces_the_packages(own_record: Path) -> None:
     same_name = own_record.with_name("fp32-seed0.json")
     shutil.copy(own_record, same_name)
     assert recorded_files(FP32) == {FP32: same_name}

@@ -72,7 +72,7 @@ def test_each_operation_has_a_tolerance(line: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_right_results_of_other_operands_are_within_the_tolerance(seed: int) -> None:
+def test_right_results_of_other_operands_are_within_tolerance(seed: int) -> None:
     rtol, atol = rtol_and_atol(tolerance("matmul K=512 fp16 out=fp16 accumulate=fp32"))
     torch.manual_seed(seed)
     a = torch.randn(8, 512).half()

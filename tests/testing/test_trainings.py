@@ -151,7 +151,7 @@ def test_a_fault_in_the_middle_is_located_in_its_step(tmp_path: Path) -> None:
     assert verdict.tensor[0] == "step gradients"
 
 
-def test_a_fault_between_two_sampled_steps_is_located_in_the_next(tmp_path: Path) -> None:
+def test_a_fault_between_sampled_steps_is_located_in_the_next(tmp_path: Path) -> None:
     verdict = compare_trainings(
         record(TWO_RANKS, tmp_path / "healthy.labkit", every=10),
         record(replace(TWO_RANKS, lost_from=9), tmp_path / "other.labkit", every=10),
