@@ -214,27 +214,38 @@ def test_an_environment_without_torch_is_refused(capsys: pytest.CaptureFixture[s
     assert "This environment has no torch" in capsys.readouterr().out
 
 
+def published_clone(folder: Path) -> str:
+    """Make a bare clone of the checkout, and return the address of a branch of it."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout: there is nothing to clone")
+    subprocess.run(["git", "clone", "--quiet", "--bare", str(ROOT), str(folder)], check=True)
+    subprocess.run(["git", "branch", "--force", "handed-out", "HEAD"], cwd=folder, check=True)
+    return f"{folder.as_uri()}@handed-out"
+
+
+def host_without_the_lab(folder: Path) -> tuple[Path, Path]:
+    """Make an environment with all packages that are installed here except for the lab.
+
+    Returns:
+        Its Python, and its folder of packages.
+    """
+    venv.create(folder, with_pip=False)
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
+    for package in Path(sysconfig.get_path("purelib")).iterdir():
+        if not re.search("labkit|fp16_lab", package.name):
+            (packages / package.name).symlink_to(package)
+    return python, packages
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400 * slowness())
 def test_first_cell_keeps_the_hosts_torch(tmp_path: Path) -> None:
-    """The host is an environment with everything that is installed here except for the lab, which
-    comes from a bare clone on disk.
-    """
-    if not (ROOT / ".git").exists():
-        pytest.skip("not a git checkout: there is nothing to clone")
-    origin = tmp_path / "origin.git"
+    """It installs the lab from a clone on disk, and does nothing when it is run again."""
+    address = published_clone(tmp_path / "origin.git")
     here = tmp_path / "host"
-    subprocess.run(["git", "clone", "--quiet", "--bare", str(ROOT), str(origin)], check=True)
-    subprocess.run(["git", "branch", "--force", "handed-out", "HEAD"], cwd=origin, check=True)
-    venv.create(here, with_pip=False)
-    python = here / ("Scripts" if os.name == "nt" else "bin") / "python"
-    packages = Path(sysconfig.get_path("purelib", vars={"base": str(here)}))
-    for other in Path(sysconfig.get_path("purelib")).iterdir():
-        if not re.search("labkit|fp16_lab", other.name):
-            (packages / other.name).symlink_to(other)
-    first = "".join(
-        build.for_hosts(CELLS, "06_loss_scaling", f"{origin.as_uri()}@handed-out")[1]["source"]
-    )
+    python, packages = host_without_the_lab(here)
+    first = "".join(build.for_hosts(CELLS, "06_loss_scaling", address)[1]["source"])
     program = f"""
 import importlib.util, torch
 before, version = importlib.util.find_spec("labkit"), torch.__version__

@@ -23,7 +23,8 @@ from nbclient import NotebookClient
 from labkit.classroom.hub import ENVIRONMENT, STARTUP
 from labkit.records import notebooks_folder
 
-CELL_SECONDS = 1800  # so that a kernel that hangs is told, however busy the machine is
+# A cell that takes longer hangs, however busy the machine is.
+CELL_SECONDS = 1800
 
 
 @dataclass
@@ -63,7 +64,8 @@ async def work(lesson: Path, folder: str, all_there: asyncio.Barrier) -> Learner
                 continue
             try:
                 await client.async_execute_cell(cell, number)
-            except Exception as error:  # a kernel that died: the others go on
+            # A kernel has died; the others continue.
+            except Exception as error:
                 learner.failed.append(f"cell {number}: {type(error).__name__}: {error}"[:100])
                 break
             if any("image/png" in output.get("data", ()) for output in cell.outputs):

@@ -50,9 +50,7 @@ def step(engine, x):
 
 
 def measured():
-    """Return for each way the seconds of a step on the slowest rank, and the bytes that this rank
-    sent in it.
-    """
+    """Return way -> seconds of a step on the slowest rank, and the bytes that it sent then."""
     engines = {way: engine_of(*way) for way in WAYS}
     x = torch.randn(ROWS, WIDTH)
     seconds = {way: [] for way in WAYS}

@@ -40,7 +40,8 @@ def graded(learners: int) -> tuple[float, int]:
 
 def measure(learners: int) -> None:
     """Print the cost of a row."""
-    graded(FEW)  # reads the lessons and the references once
+    # The first call reads the lessons and the references, which are kept.
+    graded(FEW)
     few, rows_of_few = graded(FEW)
     many, rows = graded(learners)
     before = cpu_seconds()

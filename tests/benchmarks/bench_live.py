@@ -130,7 +130,8 @@ def measure(notebook: Notebook, seconds: float, keys: int) -> None:
     for turn in range(keys + 1):
         for kind in random.sample(sorted(taken), 2):
             passed = key_to_pixels(notebook, kind, ("ArrowRight", "ArrowLeft")[turn % 2])
-            if turn:  # the first one fills caches
+            # The first turn fills caches, and is not counted.
+            if turn:
                 taken[kind].append(passed)
     ours, theirs = (statistics.median(taken[kind]) for kind in ("live", "plain"))
     print(

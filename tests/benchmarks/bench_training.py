@@ -34,7 +34,8 @@ from labkit.frameworks import GradScaler, autocast
 from labkit.gemm.recurrent import recurrent
 from labkit.train import networks
 
-SCALE = 2.0**8  # low enough for every step to be taken
+# So low that no step is skipped.
+SCALE = 2.0**8
 ADAM = partial(torch.optim.Adam, lr=1e-4)
 SGD = partial(torch.optim.SGD, lr=1e-4)
 VOCABULARY = 64
@@ -43,8 +44,9 @@ WAYS = ["by hand", "FP32", "O1", "O1 graph", "O2", "BF16", "torch.amp"]
 
 @dataclass(frozen=True)
 class Case:
-    """A network, its optimizer, and the shapes of a batch: inputs (pixels or characters) and
-    targets.
+    """A network, its optimizer, and the shapes of a batch.
+
+    The inputs of a batch are pixels or characters.
     """
 
     name: str
@@ -73,8 +75,9 @@ CASES = (
 
 
 def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross entropy in FP32; a text's logits have their classes on the
-    last axis.
+    """Return the mean cross entropy in FP32.
+
+    The logits of a text [batch, length, classes] have their classes on the last axis.
     """
     if logits.dim() == 3:
         logits = logits.flatten(0, 1)
@@ -145,9 +148,7 @@ BY_HAND = {
 
 
 def step_of(way: str, case: Case) -> Call:
-    """Return a training step: plain torch's, one with casts by hand, torch.amp's, or that of a
-    recipe.
-    """
+    """Return a training step: of plain torch, with casts by hand, of torch.amp, or of a recipe."""
     name = way.removesuffix(" compiled")
     model = case.model()
     inputs, targets = case.batch()
@@ -211,8 +212,9 @@ class Casts(TorchDispatchMode):
 
 
 def casts_of(way: str, step: Call) -> int | str:
-    """Return how many casts a step has, or how it fails; the third step is the first that runs as a
-    graph.
+    """Return how many casts a step has, or how it fails.
+
+    They are counted in the third step, which is the first that runs as a graph.
     """
     try:
         for _ in range(3):

@@ -1,7 +1,7 @@
 """Shared parts of the benchmarks: interleaved calls in one process, and their times as ratios.
 
-A ratio of two medians holds on a busy machine where the calls took turns; seconds do not. The clock
-is the process's own, so that other processes count little.
+If the calls take turns, a ratio of two medians is reproducible on a busy machine; seconds are not.
+The clock is that of the process's CPU time, so that other processes count little.
 """
 
 import argparse
@@ -18,8 +18,11 @@ Call = Callable[[], Any]
 
 
 def options(description: str, **defaults: Any) -> argparse.Namespace:
-    """Read the command line (an option for each default, of its type), take one thread, and print
-    the machine.
+    """Read the command line, set one thread and a seed, and print the machine.
+
+    Args:
+        description: The help text, of which the first line is shown.
+        **defaults: An option and its default value, whose type is that of the option.
     """
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     for name, default in defaults.items():
@@ -59,8 +62,12 @@ def medians(calls: dict[str, Call], seconds: float = 2.0, fewest: int = 5) -> di
 
 
 def print_ratios(title: str, seconds: dict[str, float], times: int = 1) -> None:
-    """Print the time of the first call, of which there were so many, and the others as multiples of
-    it.
+    """Print the time of the first call in microseconds, and the others as multiples of it.
+
+    Args:
+        title: The text before the ratios.
+        seconds: Name of a call -> its seconds.
+        times: How many operations a call has; the printed time is that of one.
     """
     first, *others = seconds
     base = seconds[first]

@@ -1,6 +1,6 @@
 """Tensor Core block, ledger and step debugger in a real JupyterLab, by keyboard.
 
-What is drawn is read back from the page and held against the kernel.
+What a page shows is read back and compared with the state of the kernel.
 """
 
 import pytest
@@ -27,11 +27,13 @@ ledger
     "steps = StepDebugger(replace(TASKS['segmentation_small'], batch_size=2))\nsteps",
     "passes = CastPasses()\npasses",
 ]
+# JavaScript that reads the page: the lines of the Tensor Core block, with the bits that are cut.
 READ_LINES = """() => [...document.querySelectorAll(".mm-lines .mm-line")].map((line) => ({
   name: line.querySelector(".mm-name").textContent,
   bits: line.querySelector(".mm-bits").textContent,
   cut: [...line.querySelectorAll(".mm-cut")].map((run) => run.textContent).join(""),
 }))"""
+# Whether the bits that are cut begin at the line that is drawn as the edge of the accumulator.
 EDGE_IS_RIGHT = """() => {
   const lines = document.querySelector(".mm-lines");
   const before = getComputedStyle(lines, "::before");
@@ -42,6 +44,7 @@ EDGE_IS_RIGHT = """() => {
     return box.left > edge - 3 && box.left < edge + 12;
   });
 }"""
+# The rows of the ledger.
 READ_ROWS = """() => {
   const rows = [...document.querySelectorAll(".lg-table:not(.gr-table) tbody tr")];
   return rows.map((row) => ({
@@ -54,6 +57,7 @@ READ_ROWS = """() => {
     error: row.querySelector(".lg-number").textContent,
   }));
 }"""
+# Name of a tensor -> where its bar ends, as a share of the track's width.
 READ_BARS = """() => {
   const rows = [...document.querySelectorAll(".sd-table tbody tr")];
   const entries = rows.map((row) => {
@@ -63,7 +67,9 @@ READ_BARS = """() => {
   });
   return Object.fromEntries(entries);
 }"""
+# Whether no part of the step debugger moves.
 STILL = "() => document.querySelector('.labkit-stages').getAnimations({subtree: true}).length === 0"
+# The rows of the passes: whether the list is visible, visible casts, and casts that are struck out.
 READ_PASSES = """() => {
   const isVisible = (element) => getComputedStyle(element).visibility === "visible";
   return [...document.querySelectorAll(".gr-table tbody tr")].map((row) => ({
@@ -76,6 +82,7 @@ READ_PASSES = """() => {
 
 @pytest.fixture(scope="module")
 def notebook(lab):
+    """A notebook with the four widgets, without animations."""
     parts = (
         ".labkit-mma .mm-row-D",
         ".lg-table tbody tr",
@@ -89,7 +96,7 @@ def notebook(lab):
 
 @pytest.fixture
 def page(notebook):
-    """The page as it is first seen, and the kernel of the same opinion."""
+    """The page with all widgets at their first settings, as in the kernel."""
     notebook.settle()
     notebook.python(
         "[setattr(block, 'preset', preset) for preset in ('ones', '1 and small terms')]"
@@ -105,37 +112,42 @@ def page(notebook):
 
 
 def stage(page, name):
+    """Wait until the step debugger shows a stage."""
     page.wait_for_selector(f".labkit-stages[data-stage='{name}']")
 
 
-def test_slider_pushes_bits_over_the_edge(notebook, page):
+def test_each_product_of_a_block_is_a_line_with_its_cut_bits(page):
     lines = page.evaluate(READ_LINES)
     assert [line["name"] for line in lines] == ["C", *(f"a{i}·b{i}" for i in range(4)), "sum", "D"]
     assert [line["cut"].strip() for line in lines] == ["", "1", "1", "1", "1", "", ""]
     assert page.evaluate(EDGE_IS_RIGHT)
+
+
+def test_a_slider_moves_bits_over_the_edge(notebook, page):
     notebook.widget("mma").get_by_role("slider", name="each product").focus()
-    notebook.press("ArrowRight")  # 2^-23: a V100 keeps it
+    # To 2^-23, which a V100 keeps.
+    notebook.press("ArrowRight")
     notebook.until_said("mma", "nothing is cut off")
     notebook.press("Home")
     notebook.until_said("mma", "After all 4 blocks D = 1, where the exact sum is 1 + 2^-26")
     assert notebook.python("block.knob") == -30
     falling = page.locator(".mm-falling")
-    assert [bits.strip() for bits in falling.all_inner_texts()] == ["0000001"] * 4, (
-        "what comes over the edge falls"
-    )
-    assert falling.first.evaluate("bits => getComputedStyle(bits).animationName") == "none", (
-        "reduced motion"
-    )
+    assert [bits.strip() for bits in falling.all_inner_texts()] == ["0000001"] * 4
+    # The page asks for reduced motion.
+    assert falling.first.evaluate("bits => getComputedStyle(bits).animationName") == "none"
     assert page.evaluate(EDGE_IS_RIGHT)
+
+
+def test_another_gpu_has_other_blocks_and_keeps_the_focus(notebook, page):
     page.locator(".mm-gpus input:checked").focus()
     for gpu in ("T4", "A100"):
         notebook.press("ArrowRight")
         notebook.until_said("mma", f"The {gpu}, block 1 of 2,")
     assert page.locator(".mm-blocks input").count() == 2
-    assert page.evaluate("document.activeElement.value") == "A100", "the focus is where it was"
+    assert page.evaluate("document.activeElement.value") == "A100"
 
 
-def test_arrow_keys_move_an_operation_between_lists(notebook, page):
+def test_each_operation_is_a_row_of_the_ledger(page):
     rows = page.evaluate(READ_ROWS)
     assert [(row["op"], row["takes"], row["list"], row["gives"], row["cast"]) for row in rows] == [
         ("matmul", ["FP32"], "allow", "FP16", True),
@@ -143,36 +155,50 @@ def test_arrow_keys_move_an_operation_between_lists(notebook, page):
         ("sum", ["FP32"], "deny", "FP32", False),
         ("log", ["FP32"], "deny", "FP32", False),
     ]
-    assert all(row["rail"] == row["gives"] for row in rows)
+    for row in rows:
+        assert row["rail"] == row["gives"], row["op"]
+
+
+def test_arrow_keys_move_an_operation_between_lists(notebook, page):
     page.locator("tr[data-key='exp 1'] input:checked").focus()
-    notebook.press("ArrowLeft")  # from deny to allow
+    # From the list "deny" to "allow".
+    notebook.press("ArrowLeft")
     notebook.until_said("ledger", "exp overflows")
     rows = page.evaluate(READ_ROWS)
     assert [row["gives"] for row in rows] == ["FP16", "FP16", "FP32", "FP32"]
     assert rows[1]["error"] == "4 inf or NaN"
-    assert page.evaluate("document.activeElement.value") == "allow", "the focus is where it was"
+    # The focus is still in its row.
+    assert page.evaluate("document.activeElement.value") == "allow"
+
+
+def test_the_focus_of_a_row_shows_its_details(page):
     page.locator("tr[data-key='sum 1'] input:checked").focus()
     page.wait_for_selector(".lg-detail:has-text('sum returns 2, up to ')")
 
 
-def test_eight_stages_with_the_arrow_keys(notebook, page):
+LATER_STAGES = [
+    "forward",
+    "loss",
+    "scaled backward",
+    "unscale",
+    "check for inf",
+    "step",
+    "copy back",
+]
+
+
+def test_arrow_keys_go_through_eight_stages(notebook, page):
     page.locator(".sd-strip input:checked").focus()
-    seen = [notebook.said("stages")]
-    for name in (
-        "forward",
-        "loss",
-        "scaled backward",
-        "unscale",
-        "check for inf",
-        "step",
-        "copy back",
-    ):
+    sentences = [notebook.said("stages")]
+    for name in LATER_STAGES:
         notebook.press("ArrowRight")
         stage(page, name)
-        seen.append(notebook.said("stages"))
-    assert seen == notebook.python("steps._view['sentences']")
+        sentences.append(notebook.said("stages"))
+    assert sentences == notebook.python("steps._view['sentences']")
     notebook.until("steps.stage == 7")
-    # Unscaling slides every gradient back.
+
+
+def test_unscaling_moves_every_gradient_back(notebook, page):
     notebook.python("setattr(steps, 'stage', 3)")
     stage(page, "scaled backward")
     scaled = page.evaluate(READ_BARS)
@@ -181,14 +207,19 @@ def test_eight_stages_with_the_arrow_keys(notebook, page):
     page.wait_for_function(STILL)
     plain = page.evaluate(READ_BARS)
     assert plain
+    # The scale is 2^16, and the track has the width of 68 binades.
     for name, end in plain.items():
         assert scaled[name] - end == pytest.approx(16 / 68, abs=0.02), name
-    assert page.locator(".sd-before:visible").count() == len(plain), "where it was is still seen"
+    # The place of the stage before is still marked.
+    assert page.locator(".sd-before:visible").count() == len(plain)
     changed = page.locator(".sd-since").inner_text()
     assert changed.startswith(
         "Compared with the stage “scaled backward”: 4 tensors have another dtype."
         f" {len(plain)} tensors have another range."
     )
+
+
+def test_a_scale_too_high_skips_the_step(notebook, page):
     notebook.widget("stages").get_by_role("slider", name="loss scale").focus()
     notebook.press("End")
     page.wait_for_selector(".sd-strip.sd-skipped")
@@ -196,19 +227,23 @@ def test_eight_stages_with_the_arrow_keys(notebook, page):
 
 
 def test_the_passes_are_walked_and_played(notebook, page):
-    assert notebook.python("passes.position") == 35, "it opens behind the last pass"
+    # It opens behind the last pass.
+    assert notebook.python("passes.position") == 35
     page.locator(".labkit-ledger:has(.gr-table) input[type=range]").focus()
-    notebook.press("Home", "PageUp")  # a pass further
+    # To the beginning, and one pass on.
+    notebook.press("Home", "PageUp")
     notebook.until("passes.position == 7")
     assert [row["list"] for row in page.evaluate(READ_PASSES)] == [True] * 7
     notebook.press("End")
     notebook.until("passes.position == 35")
-    seen = page.evaluate(READ_PASSES)
-    assert [row["casts"] for row in seen] == [2, 2, 0, 0, 1, 2, 2]
-    assert [row["gone"] for row in seen] == [0, 1, 0, 0, 0, 1, 0]
-    knots = [page.locator(f".gr-knot{out}").count() for out in (":not(.gr-out)", ".gr-out")]
-    assert page.locator(".gr-node").count() == 7, "what the table strikes out is not in the graph"
-    assert knots == [7, 2], "what the table strikes out is not in the graph"
-    page.get_by_role("button", name="Play").click()  # from the end: from the beginning
+    rows = page.evaluate(READ_PASSES)
+    assert [row["casts"] for row in rows] == [2, 2, 0, 0, 1, 2, 2]
+    assert [row["gone"] for row in rows] == [0, 1, 0, 0, 0, 1, 0]
+    # Casts that the table strikes out are not in the graph.
+    assert page.locator(".gr-node").count() == 7
+    assert page.locator(".gr-knot:not(.gr-out)").count() == 7
+    assert page.locator(".gr-knot.gr-out").count() == 2
+    # At the end, it plays from the beginning.
+    page.get_by_role("button", name="Play").click()
     notebook.until("3 <= passes.position < 35")
     page.get_by_role("button", name="Pause").click()

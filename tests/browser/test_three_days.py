@@ -17,7 +17,7 @@ from tests.slowness import slowness
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900 * slowness())]
 
 LESSON = "06_loss_scaling"
-# How many widgets stand on the page, and how many of them say at their top that they were saved.
+# How many widgets are on the page, and how many of them say at their top that they were saved.
 STANDING = """() => {
   const roots = [...document.querySelectorAll(".jp-OutputArea-output section.labkit")];
   const saved = roots.filter((root) => {
@@ -26,7 +26,7 @@ STANDING = """() => {
   });
   return [roots.length, saved.length];
 }"""
-# What of a saved widget could still be pressed, by the kind of widget.
+# The classes of saved widgets that still have a part that can be pressed.
 LIVELY = """() => [...document.querySelectorAll(".jp-OutputArea-output section.labkit")]
   .filter((root) => root.querySelector(":scope > .lk-lost.lk-saved"))
   .filter((root) => [...root.children].some((part) => !part.inert && !part.matches(".lk-saved")))
@@ -66,15 +66,15 @@ def train_by_keyboard(notebook: Notebook) -> None:
 
 
 def save_by_keyboard(notebook: Notebook) -> None:
+    """Save the notebook, and wait until it is saved."""
     notebook.press("Control+s")
     notebook.page.wait_for_function("() => !jupyterapp.shell.currentWidget.model.dirty")
 
 
 def standing(notebook: Notebook, count: int, saved: int) -> None:
-    """Wait until so many widgets stand, of which so many say at their top that they were saved."""
+    """Wait until `count` widgets are on the page, of which `saved` say that they were saved."""
     notebook.page.wait_for_function(
-        f"([count, saved]) => {{ const [c, s] = ({STANDING})(); return c === count && s === "
-        "saved; }",
+        f"(expected) => String(({STANDING})()) === String(expected)",
         arg=[count, saved],
         timeout=1000 * PATIENCE_S,
     )
@@ -82,9 +82,7 @@ def standing(notebook: Notebook, count: int, saved: int) -> None:
 
 
 def of_the_training(notebook: Notebook) -> dict[str, str]:
-    """Return what a live training shows: how far it came, what was turned, and what was
-    sketched.
-    """
+    """Return what a live training shows: its step, its settings, its phase, and the sketch."""
     root = notebook.widget("live")
     notebook.until_data("live", "Number(d.step) > 0")
     data = root.evaluate("(root) => ({ ...root.dataset })")
@@ -131,8 +129,9 @@ def test_lesson_06_keeps_its_widgets_for_three_days(tmp_path: Path, browser: obj
 
 
 def test_a_notebook_of_0_2_keeps_them_for_three_days(tmp_path: Path, browser: object) -> None:
-    """Its training had run 40 steps. Its widgets have no words of ours at the top: their scripts
-    are those of then.
+    """Its training had run 40 steps.
+
+    Its widgets do not say at their top that they were saved: their scripts are those of 0.2.0.
     """
     name = "saved_live_0_2"
     document = saved_at_0_2(f"{name}.ipynb")

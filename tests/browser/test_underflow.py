@@ -1,7 +1,7 @@
-"""The underflow histogram and the gradient zoom in a real JupyterLab.
+"""The underflow histogram, the gradient zoom and tours in a real JupyterLab.
 
-What is drawn is read back from the pixels (how many are vermilion), what is written from the page,
-and both are held against what the kernel knows.
+Pixels are counted by the colours of "underflowed", "subnormal" and "normal". They and the texts of
+the page are compared with the state of the kernel.
 """
 
 import pytest
@@ -24,8 +24,10 @@ w
     "zoom = GradientZoom({0: exact, 1: inside})\nzoom",
     "board = MmaBlock()\nboard",
 ]
+# JavaScript: the bits of the number, as texts of sign, exponent and significand.
 BITS = """[...document.querySelectorAll('.labkit-zoom [data-field] .be-cells')].map(
   (row) => [...row.querySelectorAll('b')].map((bit) => bit.textContent).join(''))"""
+# How many parts of a widget a tour has marked by a ring.
 RINGED = (
     "(root) => [...root.querySelectorAll('.lk-ringed')].filter((one) => "
     "one.getClientRects().length).length"
@@ -35,6 +37,7 @@ FOCUS = "document.activeElement.textContent"
 
 @pytest.fixture(scope="module")
 def notebook(lab):
+    """A notebook with a histogram, a zoom, and a Tensor Core block."""
     with lab.shown(
         CELLS, ".labkit-underflow .uf-share[data-share]", ".labkit-zoom", height=1250
     ) as notebook:
@@ -43,9 +46,7 @@ def notebook(lab):
 
 @pytest.fixture
 def page(notebook):
-    """The page with the slider at 2^0 on all layers together, and the kernel of the
-    same opinion.
-    """
+    """The page with the slider at 2^0 on all layers together, as in the kernel."""
     notebook.settle()
     notebook.python("[setattr(w, 'log2_scale', 0), setattr(w, 'layer', ALL_LAYERS)]")
     notebook.page.wait_for_function(
@@ -55,6 +56,7 @@ def page(notebook):
     return notebook.page
 
 
+# JavaScript: count the animations that begin from now on, in window.moves.
 COUNT_MOVES = """() => {
   window.moves = 0;
   const { animate } = Element.prototype;
@@ -65,16 +67,19 @@ COUNT_MOVES = """() => {
 }"""
 
 
-def test_keys_and_drags_move_slider_and_histogram(notebook, page):
-    """Without scaling most are lost, with 2^10 hardly any; a drag over the width of a binade is one
-    step.
-    """
+def slider_of(page):
+    """Return the slider of the histogram."""
+    return page.locator(".labkit-underflow input[type=range]")
+
+
+def test_keys_move_the_slider_and_the_histogram(notebook, page):
+    """Without scaling most gradients are lost, with 2^10 hardly any."""
     lost = notebook.pixels("underflow", "underflowed")
     assert notebook.python("w.fractions['underflowed']") > 0.5
     assert lost > 1000
-    slider = page.locator(".labkit-underflow input[type=range]")
+    slider = slider_of(page)
     slider.focus()
-    for key, there in (
+    for key, log2_scale in (
         ("End", 30),
         ("Home", 0),
         ("PageUp", 5),
@@ -83,31 +88,35 @@ def test_keys_and_drags_move_slider_and_histogram(notebook, page):
         ("ArrowLeft", 10),
     ):
         notebook.press(key)
-        notebook.until(f"w.log2_scale == {there}")
+        notebook.until(f"w.log2_scale == {log2_scale}")
     assert slider.get_attribute("aria-valuetext").startswith("2^10 = ")
     assert notebook.python("w.fractions['underflowed']") < 0.01
     assert notebook.pixels("underflow", "underflowed") < lost / 10
     assert notebook.pixels("underflow", "subnormal") > 1000
-    notebook.press("Home")
-    notebook.until("w.log2_scale == 0")
+
+
+def drag(page, x, y, distance):
+    """Drag from a point to the right, in steps."""
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + distance, y, steps=15)
+    page.mouse.up()
+
+
+def test_drags_move_the_slider_by_the_width_of_a_binade(notebook, page):
+    """The handle is dragged by 12 binades, and then the histogram by 3."""
+    slider = slider_of(page)
     box = page.locator(".labkit-underflow .uf-main canvas").bounding_box()
     track = slider.bounding_box()
+    # The handle is 20 pixels wide, and the slider goes from 2^0 to 2^30.
     binade = (track["width"] - 20) / 30
-    x = track["x"] + 10
     y = track["y"] + track["height"] / 2
-    assert 0.85 < (y - box["y"]) / box["height"] < 1, "the handle is on the axis"
-    page.mouse.move(x, y)
-    page.mouse.down()
-    page.mouse.move(x + 12 * binade, y, steps=8)
-    page.mouse.up()
+    # The handle is on the axis of the histogram.
+    assert 0.85 < (y - box["y"]) / box["height"] < 1
+    drag(page, track["x"] + 10, y, 12 * binade)
     assert page.locator(".uf-value").inner_text().endswith("= 4,096")
     notebook.until("w.log2_scale == 12")
-    x = box["x"] + box["width"] / 2
-    y = box["y"] + box["height"] / 2
-    page.mouse.move(x, y)
-    page.mouse.down()
-    page.mouse.move(x + 3 * binade, y, steps=15)
-    page.mouse.up()
+    drag(page, box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, 3 * binade)
     assert slider.input_value() == "15"
     assert notebook.pixels("underflow", "normal") > 1000
     notebook.press("ArrowLeft")
@@ -116,9 +125,9 @@ def test_keys_and_drags_move_slider_and_histogram(notebook, page):
 
 def test_one_slider_leads_from_the_network_to_the_bits(notebook, page):
     notebook.settle()
-    distance, scale = (
-        notebook.widget("zoom").get_by_role("slider", name=name) for name in ("Zoom", "Scale")
-    )
+    zoom = notebook.widget("zoom")
+    distance = zoom.get_by_role("slider", name="Zoom")
+    scale = zoom.get_by_role("slider", name="Scale")
     double = page.get_by_role("button", name="× 2")
     page.evaluate(COUNT_MOVES)
     distance.focus()
@@ -126,7 +135,8 @@ def test_one_slider_leads_from_the_network_to_the_bits(notebook, page):
         page.wait_for_selector(f".labkit-zoom[data-zoom={place}]")
         notebook.press("ArrowRight")
     page.wait_for_selector(".labkit-zoom .be-bit")
-    assert page.evaluate("moves") == 6, "three times, the old picture and the new one move together"
+    # Three times, the old picture and the new one.
+    assert page.evaluate("moves") == 6
     scale.press("Home")
     for _ in range(20):
         double.press("Enter")
@@ -138,7 +148,8 @@ def test_one_slider_leads_from_the_network_to_the_bits(notebook, page):
     notebook.settle()
     assert page.evaluate(BITS) == [sign, f"{int(exponent, 2) + 1:0{len(exponent)}b}", significand]
     page.emulate_media(reduced_motion="reduce")
-    notebook.press("Escape")  # one step back
+    # One place back.
+    notebook.press("Escape")
     page.wait_for_selector(".labkit-zoom[data-zoom=tensor]")
     assert page.evaluate("moves") == 6
     assert page.locator(".labkit-zoom .be-bit:visible").count() == 0
@@ -173,7 +184,6 @@ def test_a_tour_is_walked_by_keyboard_and_esc_closes_it_first(notebook, page):
         notebook.until(f"{name}.tour_step == -1")
         assert page.evaluate(FOCUS) == f"Tour in {steps} steps"
         assert root.evaluate(RINGED) == 0
+        # Another Escape leaves the widget.
         notebook.press("Escape")
-        assert page.evaluate("document.activeElement.closest('.labkit') === null"), (
-            "the next Esc leaves the widget"
-        )
+        assert page.evaluate("document.activeElement.closest('.labkit') === null")

@@ -1,7 +1,7 @@
-"""Every widget in a real JupyterLab: it is shown, and a key moves one control on page and kernel.
+"""Every widget in a real JupyterLab: a key in the page changes its value in the kernel.
 
-No key reaches the notebook, Esc gives the cell the focus, both themes can be read, an exported page
-needs no network, and a notebook whose kernel is gone says so and comes back.
+No key reaches the notebook, Escape gives the focus to the cell, both themes can be read, an
+exported page needs no network, and a notebook whose kernel is gone says so and works again.
 """
 
 from dataclasses import dataclass
@@ -47,8 +47,15 @@ for plan in map(json.loads, sys.stdin):
 
 @dataclass(frozen=True)
 class Widget:
-    """A widget in a cell, the control that has the focus first, the keys, and what the kernel then
-    knows of it.
+    """A widget in a cell, and what keys do to it. In expressions `w` is the widget.
+
+    Attributes:
+        made: The expression that makes it.
+        control: The selector of the control that first gets the focus.
+        keys: The keys that are pressed, with spaces between them.
+        known: An expression that is then true in the kernel.
+        says: The selector of its sentence on the page.
+        sentence: An expression for the sentence in the kernel.
     """
 
     made: str
@@ -177,23 +184,27 @@ CONTRASTS = """() => {
     return [root.className, Math.min(...visible.map(contrast))];
   });
 }"""
+# The sentences of the widgets that train, one for each of their canvases.
 RUNS = """() => {
   const trainings = ":is(.labkit-live, .labkit-beat-scaler, .labkit-workbench)";
   const canvases = [...document.querySelectorAll(`${trainings} canvas`)];
   const sentenceOf = (canvas) => canvas.closest(".labkit").querySelector(".lk-sentence");
   return canvases.map((canvas) => sentenceOf(canvas).dataset.text);
 }"""
+# For each output, whether it has a picture or a text of more than 40 characters.
 SHOWN = (
     "all => all.map((output) => output.querySelector('img') !== null || "
     "output.innerText.trim().length > 40)"
 )
 CURE = "Choose Run\u00a0> Run All Above Selected Cell, then run this cell again (Shift+Enter)."
+# How many controls of widgets can still be used.
 STILL_ALIVE = """() => [...document.querySelectorAll('.labkit :is(button, input, select, canvas)')]
     .filter((control) => !control.closest('[inert]')).length"""
 
 
 @pytest.fixture(scope="module")
 def notebook(lab):
+    """A notebook with a cell for each widget."""
     (lab.folder / "labkit-answers.jsonl").unlink(missing_ok=True)
     cells = [SETUP, *(f"{name} = w = {widget.made}\nw" for name, widget in WIDGETS.items())]
     with lab.shown(cells, name="widgets", height=1400) as notebook:
@@ -201,6 +212,7 @@ def notebook(lab):
 
 
 def save(notebook):
+    """Save the notebook, and wait until it is saved."""
     notebook.page.evaluate("jupyterapp.commands.execute('docmanager:save')")
     notebook.page.wait_for_function("() => !jupyterapp.shell.currentWidget.model.dirty")
 
@@ -216,57 +228,81 @@ def test_a_key_in_the_page_reaches_the_kernel(notebook, name):
     for key in widget.keys.split():
         page.keyboard.press(key)
     notebook.until(widget.known.replace("w.", f"{name}."))
-    notebook.settle()  # where the page forms the sentence, the kernel has it last
+    # Some sentences are formed by the page, and reach the kernel later.
+    notebook.settle()
     sentence = notebook.python(widget.sentence.replace("w.", f"{name}."))
     page.wait_for_function(
         "([node, words]) => (node.dataset.text ?? node.textContent) === words",
         arg=[cell.locator(widget.says).first.element_handle(), sentence],
     )
-    for key in "ddx":  # in command mode each of these would take the cell away
+    # In command mode, "dd" and "x" would delete the cell.
+    for key in "ddx":
         page.keyboard.press(key)
     page.keyboard.press("Escape")
     page.wait_for_function(HAS_FOCUS, arg=index)
     assert notebook.cells() == cells
 
 
-def test_both_themes_are_read(notebook):
+def test_widgets_can_be_read_in_both_themes(notebook):
     colours = {}
-    for theme in ("Light", "Dark"):
-        notebook.theme(f"JupyterLab {theme}")
-        notebook.page.wait_for_function(f"({CONTRASTS})().every(([, contrast]) => contrast >= 4)")
-        colours[theme] = notebook.page.locator(".labkit").first.evaluate(
-            "root => getComputedStyle(root).color"
-        )
-    assert colours["Light"] != colours["Dark"], "the widgets follow the theme"
-    notebook.theme("JupyterLab Light")
+    try:
+        for theme in ("Light", "Dark"):
+            notebook.theme(f"JupyterLab {theme}")
+            notebook.page.wait_for_function(
+                f"({CONTRASTS})().every(([, contrast]) => contrast >= 4)"
+            )
+            root = notebook.page.locator(".labkit").first
+            colours[theme] = root.evaluate("root => getComputedStyle(root).color")
+    finally:
+        notebook.theme("JupyterLab Light")
+    # The widgets follow the theme.
+    assert colours["Light"] != colours["Dark"]
 
 
-def test_an_exported_page_needs_no_network(notebook, lab):
-    """In place of each widget stands its still picture or its sentence."""
+@pytest.fixture
+def exported(notebook, lab):
+    """The exported page of the notebook, and the addresses of its requests."""
     save(notebook)
     page = lab.browser.new_page()
-    asked = []
-    page.on("request", lambda request: asked.append(request.url))
+    addresses = []
+    page.on("request", lambda request: addresses.append(request.url))
     page.goto(to_html(lab.folder / "widgets.ipynb").as_uri())
-    assert [url for url in asked if url.startswith("http")] == []
-    pictures = page.locator(".jp-OutputArea img").evaluate_all(
-        "all => all.map((img) => img.naturalWidth)"
-    )
-    assert len(pictures) >= 4
-    assert min(pictures) > 300
-    shown = page.locator(".jp-OutputArea").evaluate_all(SHOWN)
-    assert len(shown) == len(WIDGETS)
-    assert all(shown), "each has a picture or its words"
+    yield page, addresses
     page.close()
 
 
-def test_dead_kernel_is_reported_and_the_notebook_recovers(notebook, lab):
-    page, name = notebook.page, "predict"
+def test_an_exported_page_needs_no_network(exported):
+    _, addresses = exported
+    assert [address for address in addresses if address.startswith("http")] == []
+
+
+def test_an_exported_page_has_pictures_of_widgets(exported):
+    page, _ = exported
+    images = page.locator(".jp-OutputArea img")
+    widths = images.evaluate_all("all => all.map((img) => img.naturalWidth)")
+    assert len(widths) >= 4
+    assert min(widths) > 300
+
+
+def test_each_widget_has_a_picture_or_text_in_an_exported_page(exported):
+    page, _ = exported
+    is_shown = page.locator(".jp-OutputArea").evaluate_all(SHOWN)
+    assert is_shown == [True] * len(WIDGETS)
+
+
+def test_a_saved_notebook_is_small(notebook, lab):
+    save(notebook)
+    assert (lab.folder / "widgets.ipynb").stat().st_size < 2_000_000
+
+
+def test_dead_kernel_is_reported_and_the_notebook_recovers(notebook):
+    """One test, since the kernel and the page of the other tests end with it."""
+    page = notebook.page
+    name = "predict"
     notebook.python(f"{name}.choice or setattr({name}, 'choice', {name}.choices[2])")
     page.wait_for_selector(".labkit-predict .lk-reply:not(:empty)")
     answer = notebook.python(f"{name}.answered")
     save(notebook)
-    assert (lab.folder / "widgets.ipynb").stat().st_size < 2_000_000
     runs = page.evaluate(RUNS)
     assert len(runs) >= 3
     page.locator(".labkit-number-line input").first.focus()
@@ -274,17 +310,21 @@ def test_dead_kernel_is_reported_and_the_notebook_recovers(notebook, lab):
     page.wait_for_selector(".labkit-number-line > .lk-lost")
     notices = page.locator(".labkit > .lk-lost").all_inner_texts()
     assert len(notices) == page.locator(".labkit").count()
-    assert all("has stopped" in notice and CURE in notice for notice in notices)
+    for notice in notices:
+        assert "has stopped" in notice
+        assert CURE in notice
     assert page.evaluate(STILL_ALIVE) == 0
-    assert "labkit-number-line" in page.evaluate("document.activeElement.className"), (
-        "the focus was dropped"
-    )
+    # The focus stays in its widget.
+    assert "labkit-number-line" in page.evaluate("document.activeElement.className")
 
+    # After the page is loaded again, the widgets are those that were saved.
     page.goto(page.url.replace("&reset", ""))
     page.wait_for_function(
         "n => document.querySelectorAll('.labkit > .lk-saved').length === n", arg=len(notices)
     )
-    assert page.evaluate(RUNS) == runs, "what trained stands as it was left"
+    assert page.evaluate(RUNS) == runs
+
+    # What needs no kernel works.
     page.locator(".labkit-bits .be-bit[data-bit='0']").focus()
     before = page.locator(".labkit-bits .lk-sentence").first.get_attribute("data-text")
     page.keyboard.press("Space")
@@ -292,6 +332,8 @@ def test_dead_kernel_is_reported_and_the_notebook_recovers(notebook, lab):
         "was => document.querySelector('.labkit-bits .lk-sentence').dataset.text !== was",
         arg=before,
     )
+
+    # Running the first cell and that of a question brings the question back, with its answer.
     page.wait_for_function(IDLE)
     for index in (0, 1 + ORDER.index(name)):
         page.evaluate("i => (jupyterapp.shell.currentWidget.content.activeCellIndex = i)", index)
@@ -299,4 +341,5 @@ def test_dead_kernel_is_reported_and_the_notebook_recovers(notebook, lab):
     page.wait_for_function(
         "words => document.querySelector('.lk-reply')?.textContent === words", arg=answer
     )
-    assert page.locator(".labkit-predict button:visible").count() == 0, "what was committed stays"
+    # A committed answer stays committed.
+    assert page.locator(".labkit-predict button:visible").count() == 0

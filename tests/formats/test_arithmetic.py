@@ -158,21 +158,24 @@ def test_all_pairs_of_fp8_numbers(gfloat_round, assert_same_bits):
             )
 
 
-def test_sums_and_products_equal_numpy_s(assert_same_bits):
-    # Python integers add FP64, which is slow, so it has fewer cases than FP16 and FP32.
-    for format, native, count in (
+@pytest.mark.parametrize(
+    ("format", "native", "count"),
+    [
         (FP16, np.float16, 300_000),
         (FP32, np.float32, 50_000),
         (FP64, np.float64, 5_000),
-    ):
-        near, far = close_pairs(format, count, 5)
-        a = np.concatenate([random_values(format, count, 3), near]).astype(native)
-        b = np.concatenate([random_values(format, count, 4), far]).astype(native)
-        with np.errstate(all="ignore"):
-            sums = (a + b).astype(np.float64)
-            products = (a * b).astype(np.float64)
-        assert_same_bits(add(a, b, format).value, sums, a, format)
-        assert_same_bits(multiply(a, b, format).value, products, a, format)
+    ],
+)
+def test_sums_and_products_equal_numpy_s(assert_same_bits, format, native, count):
+    # Python integers add FP64, which is slow, so it has fewer cases than FP16 and FP32.
+    near, far = close_pairs(format, count, 5)
+    a = np.concatenate([random_values(format, count, 3), near]).astype(native)
+    b = np.concatenate([random_values(format, count, 4), far]).astype(native)
+    with np.errstate(all="ignore"):
+        sums = (a + b).astype(np.float64)
+        products = (a * b).astype(np.float64)
+    assert_same_bits(add(a, b, format).value, sums, a, format)
+    assert_same_bits(multiply(a, b, format).value, products, a, format)
 
 
 def assert_equals_reference(results, exact, format, rounding):

@@ -83,13 +83,17 @@ def test_a_custom_format_is_immutable_and_hashable():
     assert {mine: "kept"}[Format("mine", 4, 7)] == "kept"
     with pytest.raises(dataclasses.FrozenInstanceError):
         mine.exponent_bits = 5
+
+
+def test_codes_of_more_than_32_bits_have_64():
     wide = Format("wide", exponent_bits=8, significand_bits=31)
     assert wide.bits == 40
     assert wide.code_dtype == np.uint64
 
 
-def test_impossible_formats_are_refused():
-    for exponent_bits, significand_bits, specials, explanation in (
+@pytest.mark.parametrize(
+    ("exponent_bits", "significand_bits", "specials", "explanation"),
+    [
         (0, 0, Specials.IEEE, "expected exponent_bits .* got 0"),
         (40, 10, Specials.IEEE, "expected exponent_bits .* an integer from 2 to 11, got 40"),
         (5, 53, Specials.IEEE, "expected significand_bits .* got 53"),
@@ -98,15 +102,21 @@ def test_impossible_formats_are_refused():
         (True, 10, Specials.IEEE, "expected exponent_bits .* got True"),
         (5, 0, Specials.IEEE, "infinity and NaN differ in the significand"),
         (11, 52, Specials.NONE, "do not fit in float64"),
-    ):
-        with pytest.raises(ValueError, match=explanation):
-            Format("odd", exponent_bits, significand_bits, specials)
+    ],
+)
+def test_impossible_formats_are_refused(exponent_bits, significand_bits, specials, explanation):
+    with pytest.raises(ValueError, match=explanation):
+        Format("odd", exponent_bits, significand_bits, specials)
+
+
+def test_a_format_without_a_zero_needs_a_nan():
     with pytest.raises(ValueError, match="needs a NaN"):
         Format("odd", 8, 0, Specials.NONE, has_zero=False)
 
 
-def test_contains_means_every_value_of_the_other_format(dtype_of):
-    for outer, inner, held in (
+@pytest.mark.parametrize(
+    ("outer", "inner", "held"),
+    [
         (FP32, FP16, True),
         (FP64, FP32, True),
         (FP16, BF16, False),
@@ -117,19 +127,21 @@ def test_contains_means_every_value_of_the_other_format(dtype_of):
         (BF16, E8M0, True),
         (FP32, TF32, True),
         (E8M0, E2M1, False),
-    ):
-        assert outer.contains(inner) is held, (outer, inner)
-        if inner.bits <= 16:
-            with np.errstate(over="ignore", invalid="ignore"):
-                values = (
-                    np.arange(inner.codes)
-                    .astype(inner.code_dtype)
-                    .view(dtype_of(inner))
-                    .astype(np.float64)
-                )
-                finite = values[np.isfinite(values)]
-                kept = finite.astype(np.float32).astype(dtype_of(outer)).astype(np.float64)
-            assert (kept == finite).all() == held, (outer, inner)
+    ],
+)
+def test_contains_means_every_value_of_the_other_format(dtype_of, outer, inner, held):
+    assert outer.contains(inner) is held
+    if inner.bits <= 16:
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = (
+                np.arange(inner.codes)
+                .astype(inner.code_dtype)
+                .view(dtype_of(inner))
+                .astype(np.float64)
+            )
+            finite = values[np.isfinite(values)]
+            kept = finite.astype(np.float32).astype(dtype_of(outer)).astype(np.float64)
+        assert (kept == finite).all() == held
 
 
 def test_worked_example_of_an_mxfp4_block():
@@ -204,15 +216,18 @@ def test_sizes_and_extremes_of_every_block_format():
         assert blocks.elements.shape == (7, 4, format.size)
 
 
-def test_invalid_blocks_are_refused():
-    for values, explanation in (
+@pytest.mark.parametrize(
+    ("values", "explanation"),
+    [
         (np.ones(31), r"a multiple of 32, the block size of MXFP4, got shape \(31,\)"),
         (1.0, "a multiple of 32"),
         (np.full(32, np.inf), "an infinity or NaN"),
         (np.full(32, np.nan), "an infinity or NaN"),
-    ):
-        with pytest.raises(ValueError, match=explanation):
-            round_blocks(values, MXFP4)
+    ],
+)
+def test_invalid_blocks_are_refused(values, explanation):
+    with pytest.raises(ValueError, match=explanation):
+        round_blocks(values, MXFP4)
 
 
 MINE = Format("mine", exponent_bits=4, significand_bits=7)
@@ -228,29 +243,27 @@ def test_worked_example_of_a_code():
     assert join(0, 13, 341, FP16) == 0x3555
 
 
-def test_codes_decode_as_in_ml_dtypes_and_gfloat(dtype_of, gfloat_row, assert_same_bits):
-    for format in (*SMALL, MINE, TF32):
-        codes = np.arange(format.codes).astype(format.code_dtype)
-        values = decode(codes, format)
-        assert_same_bits(
-            values, gfloat.decode_ndarray(gfloat_row(format), codes.astype(int)), codes, format
-        )
-        if format in SMALL:
-            # A cast of a signalling NaN sets the flag for invalid operations.
-            with np.errstate(invalid="ignore"):
-                assert_same_bits(
-                    values, codes.view(dtype_of(format)).astype(np.float64), codes, format
-                )
+@pytest.mark.parametrize("format", [*SMALL, MINE, TF32], ids=lambda format: format.name)
+def test_codes_decode_as_in_ml_dtypes_and_gfloat(dtype_of, gfloat_row, assert_same_bits, format):
+    codes = np.arange(format.codes).astype(format.code_dtype)
+    values = decode(codes, format)
+    assert_same_bits(
+        values, gfloat.decode_ndarray(gfloat_row(format), codes.astype(int)), codes, format
+    )
+    if format in SMALL:
+        # A cast of a signalling NaN sets the flag for invalid operations.
+        with np.errstate(invalid="ignore"):
+            assert_same_bits(values, codes.view(dtype_of(format)).astype(np.float64), codes, format)
 
 
-def test_encode_undoes_decode():
-    for format in (*SMALL, MINE, TF32):
-        codes = np.arange(format.codes)
-        values = decode(codes, format)
-        assert np.array_equal(
-            encode(values, format), np.where(np.isnan(values), format.nan_code or 0, codes)
-        ), format
-        assert np.array_equal(join(*split(codes, format), format), codes), format
+@pytest.mark.parametrize("format", [*SMALL, MINE, TF32], ids=lambda format: format.name)
+def test_encode_undoes_decode(format):
+    codes = np.arange(format.codes)
+    values = decode(codes, format)
+    assert np.array_equal(
+        encode(values, format), np.where(np.isnan(values), format.nan_code or 0, codes)
+    ), format
+    assert np.array_equal(join(*split(codes, format), format), codes)
 
 
 def test_nan_of_any_payload_is_encoded_as_one_code():
@@ -258,15 +271,15 @@ def test_nan_of_any_payload_is_encoded_as_one_code():
     assert encode(payload, FP16).tolist() == [0x7E00, 0x7E00]
 
 
-def test_fp32_and_fp64_codes_equal_numpy_s(assert_same_bits):
-    for format, native in ((FP32, np.float32), (FP64, np.float64)):
-        codes = np.random.default_rng(3).integers(format.codes, size=500_000, dtype=np.uint64)
-        codes = codes.astype(format.code_dtype)
-        with np.errstate(invalid="ignore"):
-            wanted = codes.view(native).astype(np.float64)
-        assert_same_bits(decode(codes, format), wanted, codes, format)
-        known = ~np.isnan(wanted)
-        assert np.array_equal(encode(wanted[known], format), codes[known]), format
+@pytest.mark.parametrize(("format", "native"), [(FP32, np.float32), (FP64, np.float64)])
+def test_fp32_and_fp64_codes_equal_numpy_s(assert_same_bits, format, native):
+    codes = np.random.default_rng(3).integers(format.codes, size=500_000, dtype=np.uint64)
+    codes = codes.astype(format.code_dtype)
+    with np.errstate(invalid="ignore"):
+        wanted = codes.view(native).astype(np.float64)
+    assert_same_bits(decode(codes, format), wanted, codes, format)
+    known = ~np.isnan(wanted)
+    assert np.array_equal(encode(wanted[known], format), codes[known])
 
 
 def test_shapes_are_kept_and_memory_layout_does_not_matter():
@@ -277,11 +290,15 @@ def test_shapes_are_kept_and_memory_layout_does_not_matter():
     grid = np.arange(12).reshape(3, 4)
     assert np.array_equal(decode(grid[:, ::2].T, FP16), decode(grid, FP16)[:, ::2].T)
     assert np.array_equal(encode(np.eye(3)[::-1, ::2], E4M3), encode(np.eye(3), E4M3)[::-1, ::2])
-    assert decode(np.array([0x3C00], ">u2"), FP16) == 1.0, "big-endian codes are decoded wrongly"
 
 
-def test_encode_refuses_values_outside_of_the_format():
-    for value, format, explanation in (
+def test_big_endian_codes_are_decoded():
+    assert decode(np.array([0x3C00], ">u2"), FP16) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("value", "format", "explanation"),
+    [
         (
             0.1,
             FP16,
@@ -294,25 +311,32 @@ def test_encode_refuses_values_outside_of_the_format():
         (-1.0, E8M0, "-1.0 is not a value of E8M0"),
         (np.nan, E2M1, "E2M1 has no NaN"),
         (2**53 + 1, FP64, "whole numbers beyond 2\\^53"),
-    ):
-        with pytest.raises(ValueError, match=explanation):
-            encode([1.0, value] if isinstance(value, float) else value, format)
+    ],
+)
+def test_encode_refuses_values_outside_of_the_format(value, format, explanation):
+    with pytest.raises(ValueError, match=explanation):
+        encode([1.0, value] if isinstance(value, float) else value, format)
 
 
-def test_decode_and_join_refuse_invalid_codes():
-    for codes, error, explanation in (
+@pytest.mark.parametrize(
+    ("codes", "error", "explanation"),
+    [
         (0x10000, ValueError, "FP16 codes have 16 bits: 0 to 0xffff, got 0x10000"),
         (-1, ValueError, "got -0x1"),
         (1.0, TypeError, r"encode\(values, format\) makes codes of values"),
         ("0x3c00", TypeError, r"parse\(text, format\) of text"),
         (2**64, TypeError, "are integers"),
         ([True], TypeError, "got bool"),
-    ):
-        with pytest.raises(error, match=explanation):
-            decode(codes, FP16)
-    with pytest.raises(
-        ValueError, match="the exponent field of FP16 has 5 bits: 0 to 0x1f, got 0x20"
-    ):
+    ],
+)
+def test_decode_refuses_invalid_codes(codes, error, explanation):
+    with pytest.raises(error, match=explanation):
+        decode(codes, FP16)
+
+
+def test_join_refuses_an_exponent_with_too_many_bits():
+    message = "the exponent field of FP16 has 5 bits: 0 to 0x1f, got 0x20"
+    with pytest.raises(ValueError, match=message):
         join(0, 32, 0, FP16)
 
 
@@ -335,16 +359,16 @@ def test_neighbours_at_one_and_at_the_ends():
         next_up(0.1, FP16)
 
 
-def test_neighbours_equal_numpy_s_nextafter(dtype_of, assert_same_bits):
-    for format in (FP16, BF16, FP32, FP64):
-        codes = np.random.default_rng(7).integers(format.codes, size=100_000, dtype=np.uint64)
-        native = (np.arange(format.codes) if format.bits == 16 else codes).astype(format.code_dtype)
-        native = native.view(dtype_of(format))
-        for step, toward in ((next_up, np.inf), (next_down, -np.inf)):
-            with np.errstate(all="ignore"):
-                wanted = np.nextafter(native, native.dtype.type(toward)).astype(float)
-                given = native.astype(float)
-            assert_same_bits(step(given, format), wanted, given, format, step)
+@pytest.mark.parametrize("format", [FP16, BF16, FP32, FP64], ids=lambda format: format.name)
+def test_neighbours_equal_numpy_s_nextafter(dtype_of, assert_same_bits, format):
+    codes = np.random.default_rng(7).integers(format.codes, size=100_000, dtype=np.uint64)
+    native = (np.arange(format.codes) if format.bits == 16 else codes).astype(format.code_dtype)
+    native = native.view(dtype_of(format))
+    for step, toward in ((next_up, np.inf), (next_down, -np.inf)):
+        with np.errstate(all="ignore"):
+            wanted = np.nextafter(native, native.dtype.type(toward)).astype(float)
+            given = native.astype(float)
+        assert_same_bits(step(given, format), wanted, given, format, step)
 
 
 def test_next_up_and_next_down_visit_all_values():

@@ -170,17 +170,20 @@ def test_rounding_reads_views_and_writes_no_input():
     assert np.array_equal(grid, before)
 
 
-def test_values_of_unsupported_types_are_refused():
-    for values, explanation in (
+@pytest.mark.parametrize(
+    ("values", "explanation"),
+    [
         ("0.1", r"parse\(text, format\) reads text"),
         ([1j], "complex128"),
         ([True], "bool"),
         ([None], "object"),
         (np.ones(2, np.longdouble), "float128|float96|longdouble"),
         (np.ones(2, ml_dtypes.bfloat16), "bfloat16"),
-    ):
-        with pytest.raises(TypeError, match=explanation):
-            round_to(values, FP16)
+    ],
+)
+def test_values_of_unsupported_types_are_refused(values, explanation):
+    with pytest.raises(TypeError, match=explanation):
+        round_to(values, FP16)
 
 
 def test_nan_is_refused_by_a_format_without_it():
@@ -206,8 +209,9 @@ def test_ulp_is_the_distance_to_the_next_value():
     assert ulp(1.0, TF32) == 2**-10
 
 
-def test_notations_of_numbers():
-    for text, notation, code in (
+@pytest.mark.parametrize(
+    ("text", "notation", "code"),
+    [
         ("1", "decimal", 0x3C00),
         ("0.1", "decimal", 0x2E66),
         (" -1.5e0 ", "decimal", 0xBE00),
@@ -236,15 +240,18 @@ def test_notations_of_numbers():
         ("inf", "special", 0x7C00),
         ("-Infinity", "special", 0xFC00),
         ("nan", "special", 0x7E00),
-    ):
-        reading = parse(text, FP16)
-        assert reading.kind == notation, text
-        assert reading.code == code, text
-        assert np.array_equal(reading.value, float(decode(code, FP16)), equal_nan=True), text
+    ],
+)
+def test_notations_of_numbers(text, notation, code):
+    reading = parse(text, FP16)
+    assert reading.kind == notation
+    assert reading.code == code
+    assert np.array_equal(reading.value, float(decode(code, FP16)), equal_nan=True)
 
 
-def test_invalid_text_is_refused():
-    for text, explanation in (
+@pytest.mark.parametrize(
+    ("text", "explanation"),
+    [
         ("", "'' is no number"),
         ("abc def", "'abc def' is no number. Known forms"),
         ("3c00", "For a code write 0x3c00"),
@@ -261,9 +268,11 @@ def test_invalid_text_is_refused():
         ("0x1p99999", "the exponent is beyond 5000"),
         ("9" * 2000, "this text has 2000 characters"),
         ("١٢", "is no number"),
-    ):
-        with pytest.raises(ValueError, match=explanation):
-            parse(text, FP16)
+    ],
+)
+def test_invalid_text_is_refused(text, explanation):
+    with pytest.raises(ValueError, match=explanation):
+        parse(text, FP16)
 
 
 def test_text_is_rounded_once_and_in_any_mode():
@@ -285,17 +294,17 @@ def test_text_in_formats_without_infinity_or_sign():
         parse("nan", E2M1)
 
 
-def test_printed_values_are_parsed_exactly():
-    for format, step in ((FP16, 97), (BF16, 97), (E4M3, 1)):
-        for code in np.arange(0, format.max_code + 1, step):
-            value = decode(code, format)
-            for text in (
-                exact_decimal(value),
-                hex_float(value),
-                hex(code),
-                "0b" + field_bits(code, format),
-            ):
-                assert parse(text, format).code == code, (format, text)
+@pytest.mark.parametrize(("format", "step"), [(FP16, 97), (BF16, 97), (E4M3, 1)])
+def test_printed_values_are_parsed_exactly(format, step):
+    for code in np.arange(0, format.max_code + 1, step):
+        value = decode(code, format)
+        for text in (
+            exact_decimal(value),
+            hex_float(value),
+            hex(code),
+            "0b" + field_bits(code, format),
+        ):
+            assert parse(text, format).code == code, (format, text)
 
 
 def test_printed_float64_values_are_parsed_as_by_python():

@@ -4,6 +4,7 @@ import itertools
 import math
 import sys
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -222,16 +223,19 @@ def test_tf32_turns_nan_into_infinity_if_its_ones_are_ignored() -> None:
         assert np.isnan(d[2:]).all(), make
 
 
-def test_nan_has_one_code() -> None:
-    for a, b, c in (
-        [math.nan, 1.0, 0.0],
-        [math.inf, 0.0, 0.0],
-        [math.inf, 1.0, -math.inf],
-        [1.0, 1.0, math.nan],
-    ):
-        for result, code in ((FP32, 0x7FFFFFFF), (FP16, 0x7FFF)):
-            d = emulate(np.array([[a]]), np.array([[b]]), np.array([[c]]), SPECS["H100"], result)
-            assert d.view(f"u{d.itemsize}").item() == code, (a, b, c, result)
+@pytest.mark.parametrize(
+    ("a", "b", "c"),
+    [
+        (math.nan, 1.0, 0.0),
+        (math.inf, 0.0, 0.0),
+        (math.inf, 1.0, -math.inf),
+        (1.0, 1.0, math.nan),
+    ],
+)
+def test_nan_has_one_code(a: Any, b: Any, c: Any) -> None:
+    for result, code in ((FP32, 0x7FFFFFFF), (FP16, 0x7FFF)):
+        d = emulate(np.array([[a]]), np.array([[b]]), np.array([[c]]), SPECS["H100"], result)
+        assert d.view(f"u{d.itemsize}").item() == code, (a, b, c, result)
 
 
 def test_an_infinite_result_stays_infinite_in_later_blocks() -> None:
@@ -294,8 +298,9 @@ def test_numba_equals_numpy_for_every_row(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @needs_numba
-def test_numba_equals_numpy_for_any_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    for m, n, k in (
+@pytest.mark.parametrize(
+    ("m", "n", "k"),
+    [
         (1, 1, 1),
         (3, 5, 19),
         (17, 2, 33),
@@ -304,26 +309,32 @@ def test_numba_equals_numpy_for_any_shape(monkeypatch: pytest.MonkeyPatch) -> No
         (5, 3, 0),
         (0, 3, 4),
         (3, 0, 4),
-    ):
-        g = torch.Generator().manual_seed(m + n + k)
-        for batch, out in itertools.product(((), (2, 3)), (FP32, FP16)):
-            a = torch.randn(*batch, m, k, generator=g).half()
-            b = torch.randn(*batch, k, n, generator=g).half()
-            c = torch.randn(*batch, m, n, generator=g).half()
-            by_numba, by_numpy = both(monkeypatch, a, b, c, SPECS["H100"], out)
-            assert by_numba.shape == (*batch, m, n)
-            assert np.array_equal(by_numba, by_numpy), (m, n, k, batch, out)
+    ],
+)
+def test_numba_equals_numpy_for_any_shape(
+    monkeypatch: pytest.MonkeyPatch, m: int, n: int, k: int
+) -> None:
+    g = torch.Generator().manual_seed(m + n + k)
+    for batch, out in itertools.product(((), (2, 3)), (FP32, FP16)):
+        a = torch.randn(*batch, m, k, generator=g).half()
+        b = torch.randn(*batch, k, n, generator=g).half()
+        c = torch.randn(*batch, m, n, generator=g).half()
+        by_numba, by_numpy = both(monkeypatch, a, b, c, SPECS["H100"], out)
+        assert by_numba.shape == (*batch, m, n)
+        assert np.array_equal(by_numba, by_numpy), (m, n, k, batch, out)
 
 
 @needs_numba
-def test_block_lengths_that_are_no_multiple_of_four(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("length", [1, 2, 3, 6])
+def test_block_lengths_that_are_no_multiple_of_four(
+    monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
     # The loop takes four products at a time, which must not read beyond the end of a block.
-    for length in (1, 2, 3, 6):
-        row = replace(SPECS["V100"], block_length=length)
-        ones = np.ones((7, 5), np.float32)
-        by_numba, by_numpy = both(monkeypatch, ones, ones.T, None, row)
-        assert np.array_equal(by_numba, by_numpy), length
-        assert (by_numba.view(np.float32) == 5).all(), length
+    row = replace(SPECS["V100"], block_length=length)
+    ones = np.ones((7, 5), np.float32)
+    by_numba, by_numpy = both(monkeypatch, ones, ones.T, None, row)
+    assert np.array_equal(by_numba, by_numpy)
+    assert (by_numba.view(np.float32) == 5).all()
 
 
 @needs_numba

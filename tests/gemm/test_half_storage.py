@@ -254,8 +254,9 @@ HALF, BFLOAT = torch.float16, torch.bfloat16
 
 
 def on_cuda_only(dtype: torch.dtype) -> list[Any]:
-    """Return the operations that CUDA has in a dtype and the CPU has in FP32 only, by torch's
-    OpInfo.
+    """Return the operations that CUDA has in a dtype and the CPU has in FP32 only.
+
+    Torch's own tests list them as OpInfo.
     """
     opinfo = pytest.importorskip("torch.testing._internal.common_methods_invocations")
     ops = [op for op in opinfo.op_db if dtype in op.dtypesIfCUDA and dtype not in op.dtypes]

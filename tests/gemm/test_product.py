@@ -271,14 +271,16 @@ def test_beta_0_does_not_read_its_input() -> None:
     )
 
 
-def test_convolution_swamps_in_an_fp16_accumulator() -> None:
-    for func in (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d, F.conv3d):
-        ones = [1] * int(func.__name__[-2])
-        x = torch.ones(1, 4096, *ones).half()
-        w = torch.ones(*((4096, 1) if "transpose" in func.__name__ else (1, 4096)), *ones).half()
-        # FP16 rounds 2048 + 1 to 2048.
-        assert run(func, (x, w), {}, SEQUENTIAL_FP16).item() == 2048, func
-        assert run(func, (x, w), {}, SPECS["A100"]).item() == 4096, func
+@pytest.mark.parametrize(
+    "func", [F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d, F.conv3d]
+)
+def test_convolution_swamps_in_an_fp16_accumulator(func: Callable[..., Any]) -> None:
+    ones = [1] * int(func.__name__[-2])
+    x = torch.ones(1, 4096, *ones).half()
+    w = torch.ones(*((4096, 1) if "transpose" in func.__name__ else (1, 4096)), *ones).half()
+    # FP16 rounds 2048 + 1 to 2048.
+    assert run(func, (x, w), {}, SEQUENTIAL_FP16).item() == 2048
+    assert run(func, (x, w), {}, SPECS["A100"]).item() == 4096
 
 
 def test_bilinear_rounds_between_its_two_products() -> None:
@@ -293,12 +295,12 @@ def test_bilinear_rounds_between_its_two_products() -> None:
     assert z.flatten().tolist() == [1.5, 1.5]
 
 
-def test_unknown_functions_are_refused() -> None:
-    for unknown in (torch.einsum, torch.conv_tbc, torch.lstm_cell):
-        with pytest.raises(
-            NotImplementedError, match=rf"{unknown.__name__}.*linear, matmul.*Leave the"
-        ):
-            run(unknown, (), {}, EXACT)
+@pytest.mark.parametrize("unknown", [torch.einsum, torch.conv_tbc, torch.lstm_cell])
+def test_unknown_functions_are_refused(unknown: Any) -> None:
+    with pytest.raises(
+        NotImplementedError, match=rf"{unknown.__name__}.*linear, matmul.*Leave the"
+    ):
+        run(unknown, (), {}, EXACT)
 
 
 def test_contradictory_arguments_are_refused() -> None:
@@ -393,24 +395,22 @@ def test_worked_example_of_an_fp8_product_on_hopper() -> None:
     assert Emulated(SPECS["B200"], E4M3, E4M3)(a, b).item() == 1 + 2.0**-14
 
 
-def test_a_layer_in_fp8_forward_and_backward() -> None:
+@pytest.mark.parametrize(
+    ("gpu", "row"), [("H100", (32, 13, 13)), ("Ada", (16, 13, 13)), ("B200", (32, 25, 23))]
+)
+def test_a_layer_in_fp8_forward_and_backward(gpu: str, row: Any) -> None:
     # E4M3 forward, E5M2 gradients: dX = dY W and dW = dY^T X multiply E5M2 by E4M3.
-    for gpu, row in (("H100", (32, 13, 13)), ("Ada", (16, 13, 13)), ("B200", (32, 25, 23))):
-        x = random_normal(5, 70).requires_grad_()
-        w = random_normal(4, 70, seed=1).requires_grad_()
-        dy = random_normal(5, 4, seed=2)
-        with autocast(E4M3, gradient_format=E5M2, accumulator=SPECS[gpu]):
-            y = F.linear(x, w)
-        y.backward(dy)
-        x8, w8 = (stored(t.detach().numpy(), E4M3) for t in (x, w))
-        dy8 = stored(dy.numpy(), E5M2)
-        assert np.array_equal(
-            y.detach().numpy(), stored(dots(x8, w8.T, (E4M3, E4M3), *row), E4M3)
-        ), gpu
-        assert np.array_equal(x.grad.numpy(), stored(dots(dy8, w8, (E5M2, E4M3), *row), E5M2)), gpu
-        assert np.array_equal(w.grad.numpy(), stored(dots(dy8.T, x8, (E5M2, E4M3), *row), E5M2)), (
-            gpu
-        )
+    x = random_normal(5, 70).requires_grad_()
+    w = random_normal(4, 70, seed=1).requires_grad_()
+    dy = random_normal(5, 4, seed=2)
+    with autocast(E4M3, gradient_format=E5M2, accumulator=SPECS[gpu]):
+        y = F.linear(x, w)
+    y.backward(dy)
+    x8, w8 = (stored(t.detach().numpy(), E4M3) for t in (x, w))
+    dy8 = stored(dy.numpy(), E5M2)
+    assert np.array_equal(y.detach().numpy(), stored(dots(x8, w8.T, (E4M3, E4M3), *row), E4M3)), gpu
+    assert np.array_equal(x.grad.numpy(), stored(dots(dy8, w8, (E5M2, E4M3), *row), E5M2))
+    assert np.array_equal(w.grad.numpy(), stored(dots(dy8.T, x8, (E5M2, E4M3), *row), E5M2)), gpu
 
 
 def test_tf32_forward_and_backward() -> None:
@@ -438,8 +438,9 @@ def test_attention_rounds_its_weights_before_it_multiplies() -> None:
     assert all(t.grad.isfinite().all() for t in (q, k, v))
 
 
-def test_operands_that_a_gpu_lacks_are_refused() -> None:
-    for message, gpu, format, gradient_format in (
+@pytest.mark.parametrize(
+    ("message", "gpu", "format", "gradient_format"),
+    [
         ("V100 Tensor Cores take FP16 operands; asked for E4M3", "V100", E4M3, None),
         ("T4 Tensor Cores take FP16 operands; asked for TF32", "T4", TF32, None),
         ("A100 Tensor Cores take FP16, BF16, TF32 operands; asked for E5M2", "A100", E5M2, None),
@@ -455,9 +456,13 @@ def test_operands_that_a_gpu_lacks_are_refused() -> None:
             BF16,
             E5M2,
         ),
-    ):
-        with pytest.raises(ValueError, match=message):
-            autocast(format, gradient_format=gradient_format, accumulator=SPECS[gpu])
+    ],
+)
+def test_operands_that_a_gpu_lacks_are_refused(
+    message: str, gpu: str, format: Format, gradient_format: Any
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        autocast(format, gradient_format=gradient_format, accumulator=SPECS[gpu])
 
 
 def test_operands_of_two_fp8_dtypes_are_multiplied() -> None:

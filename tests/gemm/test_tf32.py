@@ -35,8 +35,9 @@ def test_worked_example_of_11_significant_bits() -> None:
 
 
 def test_exact_products_and_sums_equal_the_emulator() -> None:
-    """Products of 11 by 11 bits are exact in FP32's 24 bits, and so are sums of 16 products of
-    integers up to 990, which are below 2^24.
+    """Products of 11 by 11 bits are exact in the 24 bits of FP32.
+
+    So are sums of 16 products of integers up to 990, which are below 2^24.
     """
     torch.manual_seed(0)
     a = torch.randn(40, 1) * 2.0 ** torch.randint(-20, 20, (40, 1))
@@ -126,18 +127,20 @@ def test_operands_are_rounded_and_biases_are_not() -> None:
         assert float((ours - func(*exact)).abs().max()) > 1e-5, name
 
 
-def test_operands_are_rounded_and_addends_are_not() -> None:
-    for func in (torch.addmm, torch.addmv, torch.baddbmm, torch.addbmm, torch.addr):
-        a, b = {"addmm": (A[0], B[0]), "addmv": (A[0], V), "addr": (V, V + 1)}.get(
-            func.__name__, (A, B)
-        )
-        c = draw(func(torch.zeros(()), a, b).shape)
-        with tf32_products("cpu"):
-            ours = func(c, a, b, beta=0.5, alpha=3)
-            without_addend = func(torch.full_like(c, torch.nan), a, b, beta=0)
-        want = func(c.double(), rounded(a), rounded(b), beta=0.5, alpha=3)
-        assert torch.allclose(ours.double(), want, rtol=3e-6, atol=3e-6), func
-        assert without_addend.isfinite().all(), func
+@pytest.mark.parametrize(
+    "func", [torch.addmm, torch.addmv, torch.baddbmm, torch.addbmm, torch.addr]
+)
+def test_operands_are_rounded_and_addends_are_not(func: Any) -> None:
+    a, b = {"addmm": (A[0], B[0]), "addmv": (A[0], V), "addr": (V, V + 1)}.get(
+        func.__name__, (A, B)
+    )
+    c = draw(func(torch.zeros(()), a, b).shape)
+    with tf32_products("cpu"):
+        ours = func(c, a, b, beta=0.5, alpha=3)
+        without_addend = func(torch.full_like(c, torch.nan), a, b, beta=0)
+    want = func(c.double(), rounded(a), rounded(b), beta=0.5, alpha=3)
+    assert torch.allclose(ours.double(), want, rtol=3e-6, atol=3e-6)
+    assert without_addend.isfinite().all()
 
 
 def test_products_of_attention_are_rounded_but_not_the_softmax() -> None:
@@ -170,8 +173,9 @@ LAYERS = [(layer, options) for layer in ("LSTM", "GRU", "RNN") for options in SH
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 def test_recurrent_layers_differ_from_torch_by_rounding_only() -> None:
-    """Inputs and weights are numbers of TF32, so rounding changes only the state h, by 2^-11 of it
-    or less. If W_hh is zero, the state has no effect.
+    """Inputs and weights are numbers of TF32, so that rounding changes only the state h.
+
+    It changes by 2^-11 of its size or less. If W_hh is zero, the state has no effect.
     """
     for (layer_name, options), packed in itertools.product(LAYERS, (False, True)):
         torch.manual_seed(0)
@@ -223,18 +227,18 @@ def test_an_unknown_precision_is_refused() -> None:
     assert torch.get_float32_matmul_precision() == before
 
 
-def test_a_cell_is_one_step_of_its_layer() -> None:
-    for cell in (nn.LSTMCell, nn.GRUCell, nn.RNNCell):
-        torch.manual_seed(0)
-        single = cell(4, 6)
-        layer = getattr(nn, cell.__name__.removesuffix("Cell"))(4, 6)
-        x = torch.randn(3, 4)
-        layer.load_state_dict({f"{name}_l0": value for name, value in single.state_dict().items()})
-        with tf32_products("cpu"):
-            ours = single(x)
-            sequence = layer(x[None])[0]
-        assert torch.allclose(floats(ours)[0], sequence[0], rtol=0, atol=1e-6), cell
-        assert not torch.equal(floats(ours)[0], floats(single(x))[0]), cell
+@pytest.mark.parametrize("cell", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_a_cell_is_one_step_of_its_layer(cell: Any) -> None:
+    torch.manual_seed(0)
+    single = cell(4, 6)
+    layer = getattr(nn, cell.__name__.removesuffix("Cell"))(4, 6)
+    x = torch.randn(3, 4)
+    layer.load_state_dict({f"{name}_l0": value for name, value in single.state_dict().items()})
+    with tf32_products("cpu"):
+        ours = single(x)
+        sequence = layer(x[None])[0]
+    assert torch.allclose(floats(ours)[0], sequence[0], rtol=0, atol=1e-6)
+    assert not torch.equal(floats(ours)[0], floats(single(x))[0])
 
 
 def test_gradients_flow_twice_through_a_product() -> None:
@@ -431,18 +435,23 @@ def test_threads_that_nest_the_other_precision_do_not_deadlock() -> None:
     assert sorted(precisions) == ["ieee", "ieee", "tf32", "tf32"]
 
 
-def test_nvidia_gpus_have_tf32_since_ampere(monkeypatch: pytest.MonkeyPatch) -> None:
-    for capability, expected in (
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [
         ((7, 0), False),
         ((7, 5), False),
         ((8, 0), True),
         ((8, 9), True),
         ((12, 0), True),
-    ):
-        monkeypatch.setattr(
-            torch.cuda, "get_device_capability", lambda device, capability=capability: capability
-        )
-        assert has_tf32("cuda") is expected, capability
+    ],
+)
+def test_nvidia_gpus_have_tf32_since_ampere(
+    monkeypatch: pytest.MonkeyPatch, capability: Any, expected: bool
+) -> None:
+    monkeypatch.setattr(
+        torch.cuda, "get_device_capability", lambda device, capability=capability: capability
+    )
+    assert has_tf32("cuda") is expected
 
 
 def test_other_devices_have_no_tf32(monkeypatch: pytest.MonkeyPatch) -> None:

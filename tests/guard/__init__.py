@@ -1,4 +1,6 @@
-"""The guard of a redesign: recordings of what labkit does, compared between two trees.
+"""Recordings of what labkit does, which are compared between two checkouts.
+
+They show, before and after a redesign, that reports, trainings, grades and costs are the same.
 
 Commands:
     python -m tests.guard record FOLDER [--tree TREE] [--only WORD]
@@ -27,7 +29,7 @@ A recording has a folder for each part. All parts together take about 10 minutes
 - grades: grades of hostile and odd submissions, and of edited answers to the clinic
 - surface: the public surface of `tests.surface`, and the answers of the references
 
-Paths, addresses, dates, the memory of activations and lines of labkit's own files are replaced by
-placeholders. Compare recordings of one machine only: the last bits of a matrix product depend on
-the processor. `diff -r` shows their differences, too.
+Paths, addresses, dates, the memory of activations and line numbers of labkit's own files are
+replaced by placeholders. Compare recordings of one machine only: the last bits of a matrix product
+depend on the processor. `diff -r` shows their differences, too.
 """

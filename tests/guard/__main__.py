@@ -35,19 +35,23 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
+    """Run the command of the command line, and return its exit status."""
     chosen = parser().parse_args()
     match chosen.command:
         case "compare":
             return compare(chosen.old, chosen.new)
         case "speed":
-            old, new = chosen.old.resolve(), chosen.tree.resolve()
+            old = chosen.old.resolve()
+            new = chosen.tree.resolve()
             return compare_speed(old, new, chosen.seconds, chosen.pairs, chosen.only)
         case "journeys":
-            return run_with(chosen.tree, "journeys", *["--walk"] * chosen.walk)
+            options = ["--walk"] if chosen.walk else []
+            return run_with(chosen.tree, "journeys", *options)
         case "scripts":
             return run_with(OWN_TREE, "plain_runs", chosen.word)
-    chosen.folder.mkdir(parents=True, exist_ok=True)
-    return run_with(chosen.tree, "recorder", str(chosen.folder.resolve()), chosen.only)
+        case _:
+            chosen.folder.mkdir(parents=True, exist_ok=True)
+            return run_with(chosen.tree, "recorder", str(chosen.folder.resolve()), chosen.only)
 
 
 def run_with(tree: Path, module: str, *arguments: str) -> int:

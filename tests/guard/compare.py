@@ -5,14 +5,18 @@ from pathlib import Path
 
 from tests.guard.processes import RAISED
 
-LINES = 12  # of an item's differences, at most
+# How many different lines are printed of an item, at most.
+MOST_LINES = 12
 
 
-def compare(old: Path, new: Path, lines: int = LINES) -> int:
-    """Print the differences of two recordings; return 1 if there are any, or if there is nothing to
-    compare.
+def compare(old: Path, new: Path, most_lines: int = MOST_LINES) -> int:
+    """Print the differences of two recordings.
+
+    Returns:
+        The exit status: 1 if the recordings differ or if the old one is empty, otherwise 0.
     """
-    before, after = texts(old), texts(new)
+    before = texts(old)
+    after = texts(new)
     differing = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
     for name in differing:
         print(f"{name}:")
@@ -21,10 +25,11 @@ def compare(old: Path, new: Path, lines: int = LINES) -> int:
         elif name not in before:
             print("  only in the new recording")
         else:
-            found = differences(before[name], after[name])
-            print("".join(f"  {line}\n" for line in found[:lines]), end="")
-            if len(found) > lines:
-                print(f"  and {len(found) - lines} more lines")
+            lines = differences(before[name], after[name])
+            for line in lines[:most_lines]:
+                print(f"  {line}")
+            if len(lines) > most_lines:
+                print(f"  and {len(lines) - most_lines} more lines")
     raised = [name for name, text in after.items() if text.startswith(RAISED)]
     print(f"{len(before)} items before, {len(after)} after, {len(differing)} differ")
     if raised:
@@ -33,7 +38,7 @@ def compare(old: Path, new: Path, lines: int = LINES) -> int:
 
 
 def texts(folder: Path) -> dict[str, str]:
-    """Return the text of each item of a recording."""
+    """Return name of an item, FOLDER/NAME -> its text, for all items of a recording."""
     return {
         str(path.relative_to(folder).with_suffix("")): path.read_text(encoding="utf-8")
         for path in folder.rglob("*.txt")
@@ -46,6 +51,7 @@ def differences(old: str, new: str) -> list[str]:
     >>> differences("a\\nb\\n", "a\\nc\\n")
     ['- b', '+ c']
     """
-    found = difflib.unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm="")
-    changed = [line for line in found if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    diff = list(difflib.unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm=""))
+    # The first two lines name the files; a line with "@@" begins each place that differs.
+    changed = [line for line in diff[2:] if not line.startswith("@@")]
     return [f"{line[0]} {line[1:]}" for line in changed]

@@ -1,5 +1,6 @@
-"""Reports of `watch` and `diagnose` on each fault, broken and fixed, and the bits of the training
-under them.
+"""Reports of `watch` and `diagnose` on the training of each fault, broken and fixed.
+
+The losses and the final weights are recorded to the last bit, too: no instrument may change them.
 """
 
 from collections.abc import Iterator
@@ -17,9 +18,10 @@ from tests.guard.processes import Item
 from tests.guard.reports import plain_report
 from tests.guard.trees import guarded_tree
 
-# The batch from which on a fault is seen, and how many steps are looked at, where the first six do
-# not show it.
-SEEN_FROM = {
+STEPS = 6
+# Fault that the first six steps do not show -> the first batch that is looked at, and how many
+# steps from there.
+SHOWN_LATER = {
     "clip_with_inf": (49, 15),
     "nan_only_in_eval": (29, 15),
     "row_all_masked": (36, 15),
@@ -27,39 +29,34 @@ SEEN_FROM = {
     "validation_sum": (390, 60),
     "positions_in_half": (0, 16),
 }
-STEPS = 6
-# every how many steps a watch samples, and every how many it replays in FP32
+# Name -> the watch samples every that many steps, and replays every that many in FP32.
 WATCHES = {"watch": (1, 1), "watch_seldom": (4, 4)}
 
 
 def items() -> Iterator[Item]:
-    """Yield items for each form of each fault: a diagnosis, and watches that sample each step or
-    few.
-    """
+    """Yield the items of both forms of each fault: one diagnosis, and one for each of WATCHES."""
     for name in FAULTS:
         for form in ("broken", "fixed"):
             fixed = form == "fixed"
-            yield Item(f"faults/{name}.{form}.diagnose", partial(diagnosed, name, fixed))
+            yield Item(f"faults/{name}.{form}.diagnose", partial(diagnose_fault, name, fixed))
             for way, every in WATCHES.items():
-                yield Item(f"faults/{name}.{form}.{way}", partial(watched, name, fixed, every))
+                yield Item(f"faults/{name}.{form}.{way}", partial(watch_fault, name, fixed, every))
 
 
-def started(name: str, fixed: bool) -> tuple[Training, list[Any]]:
-    """Return a training that has done the steps before its fault is seen, and the batches to look
-    at.
-    """
+def begin_training(name: str, fixed: bool) -> tuple[Training, list[Any]]:
+    """Return a training just before the steps that show its fault, and the batches of these."""
     torch.manual_seed(0)
     training = FAULTS[name].function(fixed)
     batches = list(training.batches)
-    start, steps = SEEN_FROM.get(name, (0, STEPS))
+    start, steps = SHOWN_LATER.get(name, (0, STEPS))
     for batch in batches[:start]:
         training.step(batch)
     return training, batches[start : start + steps]
 
 
-def diagnosed(name: str, fixed: bool) -> str:
+def diagnose_fault(name: str, fixed: bool) -> str:
     """Return the report of a diagnosis, and the weights after it."""
-    training, batches = started(name, fixed)
+    training, batches = begin_training(name, fixed)
     report = diagnose(
         training.step,
         training.model,
@@ -71,14 +68,21 @@ def diagnosed(name: str, fixed: bool) -> str:
     return plain_report(report) + weights_of(training)
 
 
-def watched(name: str, fixed: bool, every: tuple[int, int]) -> str:
-    """Return the report of a watch, the losses, and the weights after it."""
-    training, batches = started(name, fixed)
+def watch_fault(name: str, fixed: bool, every: tuple[int, int]) -> str:
+    """Return the report of a watch, the losses, and the weights after it.
+
+    Args:
+        name: The fault.
+        fixed: Whether the training is the repaired one.
+        every: The watch samples every that many steps, and replays every that many in FP32.
+    """
+    training, batches = begin_training(name, fixed)
     lines = []
     watching: Any = nullcontext()
     if training.model is not None:
+        sample_every, replay_every = every
         watching = watch(
-            training.model, every[0], scaler=training.scaler, against_fp32_every=every[1]
+            training.model, sample_every, scaler=training.scaler, against_fp32_every=replay_every
         )
     with watching:
         for batch in batches:

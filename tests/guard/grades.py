@@ -1,8 +1,6 @@
-"""Grades of hostile and odd hand-ins and of edited answers to the clinic, by the command `labkit
-grade`.
-"""
+"""Grades that `labkit grade` gives to hostile hand-ins, odd hand-ins, and answers to the clinic."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,9 +11,14 @@ from tests.guard.processes import Item
 from tests.guard.trees import guarded_tree
 
 SEED = "5"
-# how a hand-in ends that takes all it can get of processes or memory depends on the machine's load:
-# only its points
-BY_LOAD = ("starts processes without end", "starts threads without end", "eats memory slowly")
+# These hand-ins use all processes or all memory. Their remarks depend on the load of the machine,
+# so that only the first columns of their rows, up to the points, are recorded.
+DEPENDS_ON_LOAD = (
+    "starts processes without end",
+    "starts threads without end",
+    "eats memory slowly",
+)
+COLUMNS_UP_TO_POINTS = 4
 
 
 def items() -> Iterator[Item]:
@@ -30,7 +33,11 @@ def items() -> Iterator[Item]:
 
 
 def hostile(group: str) -> str:
-    """Return the rows of a class of hostile hand-ins, or of cheats."""
+    """Return the rows of a class whose hand-ins are hostile.
+
+    Args:
+        group: The table of `tests.grading.hostile`: "BREAKS" attack the grader, "CHEATS" the grade.
+    """
     from tests.grading import hostile as table
     from tests.grading.test_hostile import hand_in
 
@@ -50,8 +57,8 @@ def odd() -> str:
 
     with TemporaryDirectory() as place:
         folder = Path(place) / "class"
-        for name, one in ODD.items():
-            for path, content in one.files.items():
+        for name, hand_in in ODD.items():
+            for path, content in hand_in.files.items():
                 put(folder / student_of(name) / path, content)
         return graded(folder)
 
@@ -65,23 +72,20 @@ def clinic(name: str) -> str:
     cells = cells_of("10_clinic")
     entry = f"exercise-clinic.{name}"
     program = [cell.source for cell in cells if entry in cell.tags]
-    forms: Mapping[str, list[str]] = {
-        "right": program,
-        **{
-            f"unusual {number}": answers.edited(program, *edits)
-            for number, edits in enumerate(answers.EDITS["unusual"][name])
-        },
-        **{what: wrong for what, (wrong, _) in answers.falsified(name, program).items()},
-        "a condition dropped": answers.edited(program, *answers.EDITS["dropped"][name]["edits"]),
-    }
+    forms: dict[str, list[str]] = {"right": program}
+    for number, edits in enumerate(answers.EDITS["unusual"][name]):
+        forms[f"unusual {number}"] = answers.edited(program, *edits)
+    for what, (wrong, _) in answers.falsified(name, program).items():
+        forms[what] = wrong
+    dropped_edits = answers.EDITS["dropped"][name]["edits"]
+    forms["a condition dropped"] = answers.edited(program, *dropped_edits)
+
+    untagged = [code(cell.source) for cell in cells if not cell.tags]
     with TemporaryDirectory() as place:
         folder = Path(place) / "class"
         for form, changed in forms.items():
-            others = [
-                code(cell.source) for cell in cells if entry not in cell.tags and not cell.tags
-            ]
             answer = code(changed[-1], f"clinic.{name}")
-            put(folder / f"{student_of(form)}.ipynb", notebook(*others, answer))
+            put(folder / f"{student_of(form)}.ipynb", notebook(*untagged, answer))
         return graded(folder, "--lesson", "10_clinic")
 
 
@@ -90,10 +94,15 @@ def graded(folder: Path, *options: str) -> str:
     table = folder.parent / "grades.csv"
     words = ["grade", str(folder), "--csv", str(table), "--seed", SEED, "--workers", "1"]
     status = cli.main([*words, *options])
-    lines = sorted(table.read_text(encoding="utf-8").splitlines())
-    shown = [line for line in lines if not line.startswith(tuple(map(student_of, BY_LOAD)))]
-    shown += [",".join(line.split(",")[:4]) for line in lines if line not in shown]
-    text = f"status {status}\n" + "".join(f"{line}\n" for line in shown)
+    cut_students = tuple(student_of(name) for name in DEPENDS_ON_LOAD)
+    whole_rows = []
+    cut_rows = []
+    for line in sorted(table.read_text(encoding="utf-8").splitlines()):
+        if line.startswith(cut_students):
+            cut_rows.append(",".join(line.split(",")[:COLUMNS_UP_TO_POINTS]))
+        else:
+            whole_rows.append(line)
+    text = "\n".join([f"status {status}", *whole_rows, *cut_rows]) + "\n"
     return without_places(text, {"CLASS": folder, "OUT": folder.parent, "TREE": guarded_tree()})
 
 

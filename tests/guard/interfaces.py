@@ -1,4 +1,6 @@
-"""Trainings through the engine's options and events and through each framework's calls, bit by bit.
+"""Trainings through the engine's options and events, and through each framework's calls.
+
+Losses, scales and tensors are recorded to the last bit.
 
 Every training meets batches whose loss overflows FP16, so that steps are skipped, scales fall and
 clips meet inf.
@@ -18,7 +20,8 @@ from tests.guard.processes import Item
 from tests.guard.recipes import tensors_of
 
 STEPS = 20
-# step -> the loss is multiplied by this: what overflows first, and what overflows for long
+# Step -> the factor of its loss. The gradients overflow once at step 4, and three times in a row
+# from step 9.
 FACTORS = {4: 1e5, 9: 1e12, 10: 1e12, 11: 1e12}
 ENGINES: dict[str, dict[str, Any]] = {
     "clip": {},
@@ -113,8 +116,12 @@ def events(recipe: str) -> str:
 
 
 def torch_amp(clips: bool) -> str:
-    """Return scales and tensors of a training by labkit's autocast and GradScaler, with two
-    optimizers.
+    """Return scales and tensors of a training by labkit's autocast and GradScaler.
+
+    It has two optimizers.
+
+    Args:
+        clips: Whether each step unscales and clips the gradients.
     """
     from labkit.frameworks import GradScaler, autocast
 
@@ -189,7 +196,10 @@ def oneflow(scaler: str) -> str:
 
     model = network()
     optimizer = flow.optim.SGD(model.parameters(), lr=0.1)
-    scaling = getattr(flow.amp, scaler)(*[2.0**10] * (scaler == "StaticGradScaler"))
+    if scaler == "StaticGradScaler":
+        scaling = flow.amp.StaticGradScaler(2.0**10)
+    else:
+        scaling = flow.amp.GradScaler()
 
     class Graph(flow.nn.Graph):
         def __init__(self) -> None:
@@ -211,12 +221,12 @@ def oneflow(scaler: str) -> str:
 
 
 def render(values: Any) -> str:
-    """Return values by name, numbers to the last bit."""
-    pairs = (
-        (name, render(value) if isinstance(value, dict) else exact(value))
-        for name, value in values.items()
-    )
-    return ", ".join(f"{name} {value}" for name, value in pairs)
+    """Return "name value, name value, ...", with the numbers to the last bit."""
+    pairs = []
+    for name, value in values.items():
+        text = render(value) if isinstance(value, dict) else exact(value)
+        pairs.append(f"{name} {text}")
+    return ", ".join(pairs)
 
 
 def text_of(lines: list[str]) -> str:

@@ -1,24 +1,25 @@
-"""Journeys through labkit's code as a reader takes them: files opened, functions entered, turns
-back.
+"""Counts of the files and functions that one reads to follow a call through labkit.
 
     python -m tests.guard journeys [--tree TREE] [--walk]
+
+Two calls, the journeys, are followed:
 
 b: one step of `Engine` under O2 with clipping: zero_grad, forward, backward, clip, step. It is the
    second of a training, so that nothing is counted that happens only once.
 
-d: `labkit diagnose script.py` on a script of ten lines that clips before it unscales, from the
-   command line to the printed report.
+d: `labkit diagnose script.py` on a short script that clips before it unscales, from the command
+   line to the printed report.
 
-The way of counting. The reader opens each function where it is first called, and reads it once. A
-function is a code object of a file of labkit. Comprehensions and lambdas belong to the function
-that they stand in, and what an import runs is not counted. Functions in the order of their first
-calls are the walk. The first one opens a file. Each further one
+How they are counted: the reader opens each function where it is first called, and reads it once. A
+function is a code object of a file of labkit. Comprehensions and lambdas count as a part of the
+function that contains them, and what an import runs is not counted. The functions in the order of
+their first calls are the walk. The first one opens a file. Each further one
 
     opens     is in a file that was not opened yet
     stays     is in the file that the reader is in: that of the function before it in the walk
     returns   is in a file that was opened before and left: the reader turns back
 
-so that opens, stays and returns add up to the functions. Besides, a function of the walk
+so that opens, stays and returns add up to the functions. In addition, a function of the walk
 
     climbs    is in a file that was opened before the file of its caller: the call goes back up.
               It may stay or return as well: the caller is not always the function before it in the
@@ -57,13 +58,21 @@ for number in range(10):
     scaler.step(optimizer)
     scaler.update()
 """
-STEPS = 3  # of the script
+# How many steps of the script are diagnosed.
+STEPS = 3
+# The file of a caller that is the code of a module: an import.
+IMPORT = "an import"
 
 
 @dataclass(frozen=True)
 class Stop:
-    """A function of the walk: its file and name, how it is reached, and the file that a call climbs
-    from, or "".
+    """A function of the walk.
+
+    Attributes:
+        file: Its file, as a path inside labkit.
+        name: Its qualified name.
+        turn: How the reader reaches it: "opens", "stays" or "returns".
+        climbs_from: The file of its caller if the call climbs, otherwise "".
     """
 
     file: str
@@ -74,12 +83,19 @@ class Stop:
 
 @dataclass
 class Walk:
-    """The functions of labkit in the order of their first calls."""
+    """The functions of labkit in the order of their first calls.
+
+    Attributes:
+        root: The folder of labkit, with a separator at its end.
+        stops: The functions.
+        calls: How many calls of these functions there were.
+    """
 
     root: str
     stops: list[Stop] = field(default_factory=list)
     calls: int = 0
     _known: set[CodeType] = field(default_factory=set)
+    # File -> how many files were opened before it.
     _opened: dict[str, int] = field(default_factory=dict)
 
     def observe(self, frame: FrameType, event: str, _: Any) -> None:
@@ -90,7 +106,7 @@ class Walk:
         if not self._is_function(code):
             return
         caller = self._caller(frame)
-        if caller == "an import":
+        if caller == IMPORT:
             return
         self.calls += 1
         if code in self._known:
@@ -108,29 +124,32 @@ class Walk:
         self.stops.append(Stop(file, code.co_qualname, turn, climbs_from))
 
     def _is_function(self, code: CodeType) -> bool:
-        """Return whether a code object is a function of labkit; `<listcomp>` and the like belong to
-        another.
+        """Return whether a code object is a function of labkit with a name of its own.
+
+        Names such as `<listcomp>` and `<lambda>` count as a part of the function around them.
         """
         return code.co_filename.startswith(self.root) and not code.co_name.startswith("<")
 
     def _caller(self, frame: FrameType) -> str:
-        """Return the file of the labkit function that called, through torch or not; "" outside of
-        all.
+        """Return the file of the nearest labkit function that called, directly or through torch.
+
+        It is IMPORT if any frame above runs a module, and "" if no frame above is of labkit.
         """
         above = frame.f_back
-        found = ""
+        nearest = ""
         while above is not None:
             code = above.f_code
             if code.co_filename.startswith(self.root):
                 if code.co_name == "<module>":
-                    return "an import"
-                found = found or code.co_filename.removeprefix(self.root)
+                    return IMPORT
+                if not nearest:
+                    nearest = code.co_filename.removeprefix(self.root)
             above = above.f_back
-        return found
+        return nearest
 
-    def count_turns(self, kind: str) -> int:
-        """Return how many functions of the walk are reached so: "stays", "opens" or "returns"."""
-        return sum(stop.turn == kind for stop in self.stops)
+    def count_turns(self, turn: str) -> int:
+        """Return how many functions of the walk have this turn: "opens", "stays" or "returns"."""
+        return sum(stop.turn == turn for stop in self.stops)
 
 
 @contextmanager
@@ -187,25 +206,48 @@ JOURNEYS: dict[str, Callable[[Path], Walk]] = {
 }
 
 
+COLUMNS = [
+    "journey",
+    "files opened",
+    "functions",
+    "stays",
+    "returns",
+    "climbs",
+    "climbing pairs",
+    "calls",
+]
+
+
+def row_of(name: str, walk: Walk) -> list[str]:
+    """Return the row of a journey, a text for each of COLUMNS."""
+    climbs = [(stop.climbs_from, stop.file) for stop in walk.stops if stop.climbs_from]
+    counts = [
+        walk.count_turns("opens"),
+        len(walk.stops),
+        walk.count_turns("stays"),
+        walk.count_turns("returns"),
+        len(climbs),
+        len(set(climbs)),
+        walk.calls,
+    ]
+    return [name, *(str(count) for count in counts)]
+
+
 def main() -> int:
+    """Print the table of the journeys, and with --walk each of their functions."""
     tree = guarded_tree()
     print(f"labkit of {tree}\n")
-    print(
-        "| journey | files opened | functions | stays | returns | climbs | climbing pairs | calls |"
-    )
-    print("|---|---|---|---|---|---|---|---|")
+    print(f"| {' | '.join(COLUMNS)} |")
+    print("|---" * len(COLUMNS) + "|")
     walks = {name: take(tree.resolve()) for name, take in JOURNEYS.items()}
     for name, walk in walks.items():
-        counts = [len(walk.stops), walk.count_turns("stays"), walk.count_turns("returns")]
-        climbs = [(stop.climbs_from, stop.file) for stop in walk.stops if stop.climbs_from]
-        counts += [len(climbs), len(set(climbs)), walk.calls]
-        print(f"| {name} | {walk.count_turns('opens')} | " + " | ".join(map(str, counts)) + " |")
+        print(f"| {' | '.join(row_of(name, walk))} |")
     if "--walk" in sys.argv:
         for name, walk in walks.items():
             print(f"\n{name}")
             for stop in walk.stops:
-                back_up = ", climbs" if stop.climbs_from else ""
-                print(f"  {stop.turn + back_up:16} {stop.file:36} {stop.name}")
+                climbs = ", climbs" if stop.climbs_from else ""
+                print(f"  {stop.turn + climbs:16} {stop.file:36} {stop.name}")
     return 0
 
 

@@ -1,6 +1,4 @@
-"""Reports of `labkit watch` and `labkit diagnose` on the scripts of `scripts/`, as their users see
-them.
-"""
+"""What `labkit watch` and `labkit diagnose` print and save for the scripts of `scripts/`."""
 
 import os
 import sys
@@ -20,29 +18,35 @@ COMMANDS = {"diagnose": ["diagnose", "--folder", "report"], "watch": ["watch", "
 
 
 def items() -> Iterator[Item]:
-    """Yield an item for each command on each script, and for a diagnosis of each script that is
-    repaired.
-    """
+    """Yield items: each command on each script, and a diagnosis of each repaired script."""
     for script in scripts():
         text = script.read_text(encoding="utf-8")
         for name, words in COMMANDS.items():
             yield Item(f"scripts/{script.stem}.{name}", partial(run, script.name, text, words))
-        if (changed := repaired(script)) is not None:
+        changed = repaired(script)
+        if changed is not None:
             words = COMMANDS["diagnose"]
             name = f"scripts/{script.stem}.repaired.diagnose"
             yield Item(name, partial(run, script.name, changed, words))
 
 
 def run(name: str, text: str, words: list[str]) -> str:
-    """Return the exit status of a command on a script, what it prints, and the values of its
-    report.
+    """Run a command on a script, and return its exit status, its output, and its report's values.
+
+    The item's process runs nothing else, so that its working directory and its streams stay
+    replaced. The descriptors are replaced, not `sys.stdout`: processes of the script write there.
+
+    Args:
+        name: The name of the script's file.
+        text: The text of the script.
+        words: The command and its options.
     """
     with TemporaryDirectory() as folder:
         here = Path(folder)
         os.chdir(here)
         Path(name).write_text(text, encoding="utf-8")
-        printed = {name: here / name for name in ("stdout", "stderr")}
-        for descriptor, path in enumerate(printed.values(), start=1):
+        outputs = {1: here / "stdout", 2: here / "stderr"}
+        for descriptor, path in outputs.items():
             with path.open("wb") as file:
                 os.dup2(file.fileno(), descriptor)
         try:
@@ -52,8 +56,9 @@ def run(name: str, text: str, words: list[str]) -> str:
         sys.stdout.flush()
         sys.stderr.flush()
         parts = [f"status {status}"]
-        for stream, path in printed.items():
-            parts.append(f"--- {stream}\n{path.read_text(encoding='utf-8', errors='replace')}")
+        for path in outputs.values():
+            output = path.read_text(encoding="utf-8", errors="replace")
+            parts.append(f"--- {path.name}\n{output}")
         for saved in sorted(here.glob("*/report.json")):
             parts.append(f"--- {saved.parent.name}\n{values_of(saved.parent)}")
         places = {"HERE": here, "TREE": guarded_tree()}

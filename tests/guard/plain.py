@@ -10,16 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+# Pattern and its replacement, in the order in which they are applied.
 RULES = (
+    # The temporary folder of `trees.environment`: tempfile adds eight letters to its prefix.
     (r"/[\w/]*/guard-\w{8}/tests/guard", "GUARD"),
     (r"0x[0-9a-fA-F]{6,}", "ADDRESS"),
     (r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?([+-]\d\d:\d\d|Z)?", "TIME"),
     (r"\b\d+(\.\d+)? (KiB|MiB|GiB|kB|MB|GB)\b", "SIZE"),
-    # counted by address, which a freed tensor may share with the next one
+    # Activations are counted by address, which a freed tensor may share with the next one.
     (r"(memory\.activations) = \d+", r"\1 = SIZE"),
     (r"\bpid \d+", "pid NUMBER"),
     (r"\(labkit [\w.+]+, torch", "(labkit VERSION, torch"),
-    # a line of the lab's own moves with each edit; a line of a fault or a script does not
+    # A line number of labkit's own code changes with each edit. Those of faults are kept: a report
+    # must name the right line of them.
     (r"(labkit/(?!faults/)[\w/]+\.py)(:|\", line )\d+", r"\1\2LINE"),
 )
 
@@ -36,6 +39,7 @@ def without_places(text: str, places: dict[str, Path]) -> str:
     'in HERE/train.py: <object at ADDRESS>, SIZE'
     """
     places = {**places, "VENV": Path(sys.prefix)}
+    # Longest first: one folder may lie in another.
     for name, place in sorted(places.items(), key=lambda item: -len(str(item[1]))):
         for spelling in {str(place), str(place.resolve())}:
             text = text.replace(spelling, name)
@@ -62,15 +66,19 @@ def lines_of(value: Any, path: str = "") -> Iterator[str]:
 
 def digest(tensor: Tensor) -> str:
     """Return dtype, shape and a digest of all bits of a tensor."""
-    dense = tensor.detach().to_dense() if tensor.is_sparse else tensor.detach()
+    dense = tensor.detach()
+    if dense.is_sparse:
+        dense = dense.to_dense()
     dense = dense.cpu().contiguous()
-    bits = dense.reshape(-1).view(torch.uint8) if dense.numel() else dense.reshape(-1)
-    shape = tuple(dense.shape)
-    return f"{dense.dtype} {shape} {hashlib.sha256(bits.numpy().tobytes()).hexdigest()[:16]}"
+    flat = dense.reshape(-1)
+    # NumPy has no bfloat16, so that the bytes are hashed; an empty tensor has no bytes to view.
+    numbers = flat.view(torch.uint8) if flat.numel() else flat
+    bits_digest = hashlib.sha256(numbers.numpy().tobytes()).hexdigest()[:16]
+    return f"{dense.dtype} {tuple(dense.shape)} {bits_digest}"
 
 
 def exact(number: Any) -> str:
-    """Return a number to its last bit, in hexadecimal where it is a float.
+    """Return a number to its last bit; a float is written in hexadecimal.
 
     >>> exact(0.5), exact(None), exact(True)
     ('0x1.0000000000000p-1', 'None', 'True')

@@ -30,15 +30,23 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 
 
 def show(word: str, lines: int = 2) -> int:
-    """Print the last lines of each form of each script whose name contains a word; return 0."""
-    for script in scripts():
-        if word not in script.stem:
-            continue
+    """Print the last lines of each form of each script whose name contains a word.
+
+    Returns:
+        The exit status: 1 if no script has the word in its name, otherwise 0.
+    """
+    chosen = [script for script in scripts() if word in script.stem]
+    if not chosen:
+        print(f"no script has {word!r} in its name", file=sys.stderr)
+        return 1
+    for script in chosen:
+        # The docstring of a script begins with "Healthy:" or "Faulty:".
         kind = script.read_text(encoding="utf-8").partition(":")[0].strip('"').lower()
         print(f"{script.stem} ({kind})", flush=True)
         print(f"  as it is  {ending([str(script)], lines)}", flush=True)
         print(f"  in FP32   {ending(['-c', IN_FP32, str(script)], lines)}", flush=True)
-        if (changed := repaired(script)) is not None:
+        changed = repaired(script)
+        if changed is not None:
             with TemporaryDirectory() as folder:
                 edited = Path(folder) / script.name
                 edited.write_text(changed, encoding="utf-8")
@@ -47,7 +55,7 @@ def show(word: str, lines: int = 2) -> int:
 
 
 def ending(words: list[str], lines: int) -> str:
-    """Run Python and return the end of what it prints, in one line."""
+    """Run Python, and return its status and the last lines of its output or error in one line."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", *words],
         capture_output=True,

@@ -1,6 +1,6 @@
 """Items that run in processes of their own, several at a time, and write their results into files.
 
-Idea: the parent has imported everything and runs nothing. A fork of it starts at once, and every
+The parent has imported everything and runs no item itself. A fork of it starts quickly, and every
 item starts from the same state.
 """
 
@@ -13,25 +13,35 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-LIMIT = 400  # seconds of an item
+# Seconds after which the process of an item is ended.
+LIMIT = 400
+# The text of an item that failed begins so.
+RAISED = "the item raised"
 
 
 @dataclass(frozen=True)
 class Item:
-    """What one file records: the file's name without .txt, and the function that
-    returns the text.
+    """What one file records.
+
+    Attributes:
+        name: The file's path in the recording, without .txt.
+        text: Returns the text of the file.
     """
 
     name: str
     text: Callable[[], str]
 
 
-RAISED = "the item raised"
-
-
 def run_all(items: Sequence[Item], folder: Path, at_once: int = 2) -> list[str]:
-    """Write the text of each item into the folder, and return the names of items that raised or
-    ended their process.
+    """Write the text of each item into the folder.
+
+    Args:
+        items: The items.
+        folder: The folder of the recording.
+        at_once: How many processes run at a time.
+
+    Returns:
+        The names of the items that raised or whose process was ended.
     """
     running: dict[int, Item] = {}
     failed: list[str] = []
@@ -53,21 +63,24 @@ def run_all(items: Sequence[Item], folder: Path, at_once: int = 2) -> list[str]:
 
 
 def file_of(item: Item, folder: Path) -> Path:
-    """Return the path of an item's file, in a folder that exists."""
+    """Return the path of an item's file, whose folder is made if necessary."""
     path = folder / f"{item.name}.txt"
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def _forked(item: Item, folder: Path) -> int:
-    """Run an item in a fork of this process, whose number is returned."""
+    """Run an item in a fork of this process, and return the fork's process number."""
     path = file_of(item, folder)
+    # What is buffered would be printed by both processes.
     sys.stdout.flush()
-    if process := os.fork():
+    process = os.fork()
+    if process != 0:
         return process
     status = 1
     try:
         signal.alarm(LIMIT)
+        # A group of its own: an item that signals its group does not end the recorder.
         os.setpgid(0, 0)
         start = time.perf_counter()
         with open(os.devnull, "r+b") as nothing:
@@ -75,8 +88,9 @@ def _forked(item: Item, folder: Path) -> int:
                 os.dup2(nothing.fileno(), descriptor)
         text = item.text()
         path.write_text(text, encoding="utf-8")
-        if seconds := os.environ.get("LABKIT_GUARD_SECONDS"):
-            with open(seconds, "a", encoding="utf-8") as file:
+        log = os.environ.get("LABKIT_GUARD_SECONDS", "")
+        if log:
+            with open(log, "a", encoding="utf-8") as file:
                 file.write(f"{time.perf_counter() - start:.1f} {item.name}\n")
         status = 0
     except BaseException:

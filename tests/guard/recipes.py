@@ -23,13 +23,13 @@ def items() -> Iterator[Item]:
 
 
 def trained(task: str, recipe: str) -> str:
-    """Return the steps of a training and what it leaves in weights, masters and optimizer."""
+    """Return the records of a training's steps, and the tensors and the metric at its end."""
     run = TrainingRun(task, recipe, SEED)
     lines = []
     for _ in range(STEPS):
-        done = run.step()
-        values = {name: exact(value) for name, value in vars(done).items()}
-        lines.append(", ".join(f"{name} {value}" for name, value in values.items()))
+        record = run.step()
+        values = [f"{name} {exact(value)}" for name, value in vars(record).items()]
+        lines.append(", ".join(values))
     lines.append(f"scaler {run.scaler}")
     lines += tensors_of(run.model, run.engine.optimizer)
     lines += [

@@ -1,4 +1,8 @@
-"""The recorder of all items, started by `python -m tests.guard record` with a tree's labkit."""
+"""The recorder of all items, started by `python -m tests.guard record` with a tree's labkit.
+
+Two environment variables change how it runs: LABKIT_GUARD_AT_ONCE is the number of processes at a
+time, and LABKIT_GUARD_SECONDS a file to which the seconds of each item are appended.
+"""
 
 import os
 import sys
@@ -9,13 +13,14 @@ from pathlib import Path
 
 import torch
 
-# torch imports it with a process's first optimizer, which would be part of that recording.
+# A process's first optimizer imports it; imported here, it is not a part of that recording.
 import torch._dynamo
 
 from tests.guard.processes import Item, run_all
 from tests.guard.trees import guarded_tree
 
-# Folder of a recording -> the module of its items; what takes longest begins first.
+# Folder of a recording -> the module of its items. The longest parts start first, so that no
+# process works alone at the end.
 PARTS = {
     "grades": "grades",
     "scripts": "outside",
@@ -28,17 +33,20 @@ PARTS = {
 
 
 def items(word: str = "") -> list[Item]:
-    """Return all items whose names, FOLDER/NAME, contain a word; only the parts that can have some
-    are imported.
+    """Return all items whose names, FOLDER/NAME, contain a word.
+
+    If the word begins with a folder, only the module of that folder is imported.
     """
     folder = word.partition("/")[0]
-    parts = [PARTS[folder]] if folder in PARTS else PARTS.values()
+    parts = [PARTS[folder]] if folder in PARTS else list(PARTS.values())
     modules = [import_module(f"tests.guard.{part}") for part in parts]
     return [item for module in modules for item in module.items() if word in item.name]
 
 
 def main() -> int:
-    folder, word = Path(sys.argv[1]), sys.argv[2]
+    """Record the items of the command line: the folder, and a word of the items' names."""
+    folder = Path(sys.argv[1])
+    word = sys.argv[2]
     torch.set_num_threads(1)
     warnings.simplefilter("default")
     tree = guarded_tree()

@@ -1,4 +1,4 @@
-"""Reports of the instruments as lines: their text, and every value that they save."""
+"""Texts of the reports of `watch` and `diagnose`: what they print, and every value they save."""
 
 import json
 from pathlib import Path

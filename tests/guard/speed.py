@@ -2,12 +2,12 @@
 
     python -m tests.guard speed OLD_TREE [--tree TREE] [--seconds 4] [--pairs 3] [--only WORD]
 
-A block of steps runs in one process and then in the other, so that a load of the machine slows
+A block of steps runs in one process and then in the other, so that other work on the machine slows
 both. Which of them is first is drawn at random for each pair of blocks. The ratio of a case is the
-median of its blocks' ratios, new to old, with a 95% interval from the order of the ratios, which
-assumes no distribution. Processes are started several times, since the layout of memory makes one
-process a percent faster than the next. Comparing a tree with itself shows how exact the ratios are
-on this machine.
+median of its blocks' ratios, new to old. Its 95% interval is between two of the sorted ratios,
+which assumes nothing about their distribution. Processes are started several times, since the
+layout of memory makes one process about a percent faster than the next. Comparing a tree with
+itself shows how exact the ratios are on this machine.
 """
 
 import json
@@ -16,16 +16,22 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from tests.guard.trees import environment
 
-BLOCK = 0.02  # seconds of a block of steps
+# Seconds of a block of steps, about.
+BLOCK = 0.02
+# Steps of the first trial, which tells how many steps a block has.
+TRIAL_STEPS = 3
+# A ratio above this counts as slower.
 LIMIT = 1.03
-FEWEST = 6  # pairs of blocks for an interval of 95%
+# Fewest pairs of blocks: of five values, not even the smallest and the largest are a 95% interval.
+FEWEST = 6
 
 
 class Worker:
@@ -48,7 +54,8 @@ class Worker:
 
     def _answer(self) -> Any:
         assert self.process.stdout is not None
-        if not (line := self.process.stdout.readline()):
+        line = self.process.stdout.readline()
+        if not line:
             raise RuntimeError(f"the process ended with {self.process.wait()}; its error is above")
         return json.loads(line)
 
@@ -69,72 +76,105 @@ def worker(tree: Path) -> Iterator[Worker]:
         yield Worker(process)
 
 
+@dataclass(frozen=True)
+class Block:
+    """Seconds for each step of a block of steps, in the old tree and in the new one."""
+
+    old: float
+    new: float
+
+    @property
+    def ratio(self) -> float:
+        """New seconds to old seconds."""
+        return self.new / self.old
+
+
 def compare_speed(old: Path, new: Path, seconds: float, pairs: int, word: str) -> int:
-    """Print the ratio of each case that both trees have; return 1 if an interval is above the
-    limit, 2 if one is cut.
+    """Print the ratio of each case that both trees have.
 
     Args:
-        old: the tree that is the base of the ratios.
-        new: the other one.
-        seconds: for each case, of all pairs of processes together.
-        pairs: how often both processes are started.
-        word: in the name of the cases.
+        old: The tree that is the base of the ratios.
+        new: The other tree.
+        seconds: Seconds for each case, of all pairs of processes together.
+        pairs: How often both processes are started.
+        word: A part of the names of the cases.
+
+    Returns:
+        The exit status: 1 if the interval of a case is above the limit, 2 if the limit is inside an
+        interval, otherwise 0.
+
+    Raises:
+        SystemExit: no case of both trees has the word in its name.
     """
-    ratios: dict[str, list[float]] = {}
-    taken: dict[str, float] = {}
+    blocks_by_case: dict[str, list[Block]] = {}
     for _ in range(pairs):
-        with ExitStack() as stack:
-            first, second = (stack.enter_context(worker(tree)) for tree in (old, new))
-            for case in first.cases:
-                if word in case and case in second.cases:
-                    found = blocks(first, second, case, seconds / pairs)
-                    ratios.setdefault(case, []).extend(theirs / ours for ours, theirs, _ in found)
-                    taken[case] = median(ours / steps for ours, _, steps in found)
+        with worker(old) as old_worker, worker(new) as new_worker:
+            for case in old_worker.cases:
+                if word in case and case in new_worker.cases:
+                    blocks = measure(old_worker, new_worker, case, seconds / pairs)
+                    blocks_by_case.setdefault(case, []).extend(blocks)
+    if not blocks_by_case:
+        raise SystemExit(f"no case of both trees has {word!r} in its name")
+    return print_ratios(blocks_by_case)
+
+
+def print_ratios(blocks_by_case: dict[str, list[Block]]) -> int:
+    """Print the ratio of each case and of all of them, and return the exit status."""
     print(f"{'':42}{'old, us':>9}   new / old   95% interval   blocks")
-    for case, found_ratios in ratios.items():
-        low, high = interval(found_ratios)
+    all_ratios: list[float] = []
+    verdicts = set()
+    for case, blocks in blocks_by_case.items():
+        ratios = [block.ratio for block in blocks]
+        all_ratios += ratios
+        low, high = interval(ratios)
         verdict = ""
         if low > LIMIT:
             verdict = "slower"
         elif high > LIMIT:
             verdict = "cannot tell"
+        verdicts.add(verdict)
+        microseconds = 1e6 * median(block.old for block in blocks)
         print(
-            f"{case:42}{taken[case] * 1e6:9.0f}{median(found_ratios):12.3f}"
-            f"   {low:.3f} to {high:.3f}{len(found_ratios):9}   {verdict}"
+            f"{case:42}{microseconds:9.0f}{median(ratios):12.3f}"
+            f"   {low:.3f} to {high:.3f}{len(ratios):9}   {verdict}"
         )
-    together = [ratio for found in ratios.values() for ratio in found]
-    low, high = interval(together)
-    print(f"{'all of them':51}{median(together):12.3f}   {low:.3f} to {high:.3f}{len(together):9}")
-    intervals = [interval(found) for found in ratios.values()]
-    if any(low > LIMIT for low, _ in intervals):
+    low, high = interval(all_ratios)
+    print(
+        f"{'all of them':51}{median(all_ratios):12.3f}   {low:.3f} to {high:.3f}{len(all_ratios):9}"
+    )
+    if "slower" in verdicts:
         return 1
-    return 2 if any(high > LIMIT for _, high in intervals) else 0
+    if "cannot tell" in verdicts:
+        return 2
+    return 0
 
 
-def blocks(old: Worker, new: Worker, case: str, seconds: float) -> list[tuple[float, float, int]]:
-    """Return old and new seconds of pairs of blocks, and the steps of each block.
+def measure(old: Worker, new: Worker, case: str, seconds: float) -> list[Block]:
+    """Return blocks of steps that took about these seconds together, and not fewer than FEWEST.
 
     Both do the same steps in the same order, so their trainings stay alike.
     """
-    trial = [side.seconds(case, 3) for side in (old, new)]
-    steps = max(1, round(BLOCK / (max(trial) / 3)))
-    found: list[tuple[float, float, int]] = []
+    longest_trial = max(old.seconds(case, TRIAL_STEPS), new.seconds(case, TRIAL_STEPS))
+    steps = max(1, round(BLOCK / (longest_trial / TRIAL_STEPS)))
+    blocks: list[Block] = []
     spent = 0.0
-    while spent < seconds or len(found) < FEWEST:
+    while spent < seconds or len(blocks) < FEWEST:
         if random.random() < 0.5:
             before = old.seconds(case, steps)
             after = new.seconds(case, steps)
         else:
             after = new.seconds(case, steps)
             before = old.seconds(case, steps)
-        found.append((before, after, steps))
+        blocks.append(Block(before / steps, after / steps))
         spent += before + after
-    return found
+    return blocks
 
 
 def interval(values: Sequence[float], coverage: float = 0.95) -> tuple[float, float]:
-    """Return the narrowest pair of order statistics, alike from both ends, that covers the median
-    so often.
+    """Return an interval that covers the median with a given probability.
+
+    It is between two of the sorted values that are equally far from both ends: the narrowest such
+    pair. Fewer than FEWEST values do not reach 95%; of them it is the smallest and the largest.
 
     >>> interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     (1.0, 6.0)
@@ -142,8 +182,11 @@ def interval(values: Sequence[float], coverage: float = 0.95) -> tuple[float, fl
     (39, 60)
     """
     ordered = sorted(values)
-    count, outside, rank = len(ordered), 0.0, 0
-    # the chance that fewer than rank + 1 of the values are below the median
+    count = len(ordered)
+    # Each value is below the median with probability 1/2. `outside` is the probability that fewer
+    # than rank + 1 of them are below, so that the median lies outside on that side.
+    outside = 0.0
+    rank = 0
     while True:
         outside += math.comb(count, rank) / 2**count
         if 2 * outside > 1 - coverage:

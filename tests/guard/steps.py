@@ -1,8 +1,8 @@
-"""Steps to measure: of each recipe, with clipping, through torch's calls, and under a watch or
-diagnosis.
+"""Steps of trainings whose time `speed.py` measures.
 
-As a program it answers the requests of `speed.py`: a line with a case and a number of steps,
-answered by their seconds.
+They are of each recipe, with clipping, by autocast and GradScaler, and under `watch` or `diagnose`.
+As a program, this module first prints the names of its cases as JSON. It then reads requests, a
+line [case, number of steps] each, and answers each with the CPU seconds of the steps.
 """
 
 import json
@@ -25,46 +25,55 @@ from labkit.train import TrainingRun
 from tests.guard.trees import guarded_tree
 
 Step = Callable[[], object]
-TASK = "digits"  # a network so small that what Python does in a step counts
+# Its network is so small that the time of labkit's Python code counts.
+TASK = "digits"
 SEED = 0
+# More steps than are ever measured.
 NEVER = 10**9
-# name -> every how many steps a watch samples, and every how many it replays in FP32
+# Name -> a watch samples every that many steps, and replays every that many in FP32 (0: none).
 WATCHES = {"not sampled": (NEVER, 0), "sampled": (1, 0), "replayed in FP32": (1, 1)}
+WARM_UP_STEPS = 5
 
 
 def cases() -> dict[str, Callable[[int], float]]:
     """Return name -> a function that runs a number of steps and returns their CPU seconds."""
-    found: dict[str, Callable[[int], float]] = {}
+    by_name: dict[str, Callable[[int], float]] = {}
     for recipe in RECIPES:
-        found[f"step: {recipe}"] = partial(seconds_of, recipe_step, recipe)
+        by_name[f"step: {recipe}"] = partial(seconds_of, recipe_step, recipe)
     for recipe in ("O1", "O2"):
-        found[f"step with clip: {recipe}"] = partial(seconds_of, clipped_step, recipe)
-    found["step: labkit's autocast and GradScaler"] = partial(seconds_of, scaler_step, True)
+        by_name[f"step with clip: {recipe}"] = partial(seconds_of, clipped_step, recipe)
+    by_name["step: labkit's autocast and GradScaler"] = partial(seconds_of, scaler_step, True)
     for name, every in WATCHES.items():
-        found[f"watched: {name}"] = partial(watched_seconds, scaler_step, False, every)
-    found["watched: O2, sampled"] = partial(watched_seconds, clipped_step, "O2", (1, 0))
-    found["diagnosed"] = diagnosed_seconds
-    return found
+        by_name[f"watched: {name}"] = partial(watched_seconds, scaler_step, False, every)
+    by_name["watched: O2, sampled"] = partial(watched_seconds, clipped_step, "O2", (1, 0))
+    by_name["diagnosed"] = diagnosed_seconds
+    return by_name
 
 
 def seconds_of(make: Callable[..., tuple[Any, Step]], argument: Any, steps: int) -> float:
-    """Run steps of a training that is made once, and return their CPU seconds."""
+    """Run steps of a training, and return their CPU seconds.
+
+    Args:
+        make: Makes the training when it is first timed: what trains, and its step.
+        argument: The argument of `make`.
+        steps: How many steps to run.
+    """
     _, step = warmed_up(make, argument)
     return timed(step, steps)
 
 
 @cache
 def warmed_up(make: Callable[..., tuple[Any, Step]], argument: Any) -> tuple[Any, Step]:
-    """Return what trains and its step, after steps that warm up."""
+    """Return what trains and its step, after some steps to warm up; it is made only once."""
     torch.manual_seed(SEED)
     trained, step = make(argument)
-    for _ in range(5):
+    for _ in range(WARM_UP_STEPS):
         step()
     return trained, step
 
 
 def timed(step: Step, steps: int) -> float:
-    """Return the CPU seconds of a number of steps: other processes count little in them."""
+    """Run a number of steps, and return their CPU seconds, which other processes hardly change."""
     start = time.process_time()
     for _ in range(steps):
         step()
@@ -74,18 +83,20 @@ def timed(step: Step, steps: int) -> float:
 def watched_seconds(
     make: Callable[..., tuple[Any, Step]], argument: Any, every: tuple[int, int], steps: int
 ) -> float:
-    """Return the CPU seconds of steps under a watch; its first two, of which one is sampled always,
-    are not timed.
+    """Run steps under a watch, and return their CPU seconds.
+
+    The first two steps are not timed: a watch always samples one of them.
     """
     trained, step = warmed_up(make, argument)
-    with watch(trained, every=every[0], against_fp32_every=every[1]):
+    sample_every, replay_every = every
+    with watch(trained, every=sample_every, against_fp32_every=replay_every):
         step()
         step()
         return timed(step, steps)
 
 
 def diagnosed_seconds(steps: int) -> float:
-    """Return the CPU seconds of a diagnosis of a number of steps."""
+    """Diagnose a number of steps, and return the CPU seconds of the diagnosis."""
     model, step = warmed_up(scaler_step, False)
     start = time.process_time()
     diagnose(lambda _: step(), model, None, batches=range(steps), steps=steps)
@@ -124,11 +135,16 @@ def clipped_step(recipe: str) -> tuple[Any, Step]:
 
 
 def scaler_step(labs: bool) -> tuple[Any, Step]:
-    """Return a network, and a step of it by autocast and a GradScaler, labkit's or torch's."""
+    """Return a network, and a step of it by autocast and a GradScaler.
+
+    Args:
+        labs: Whether both are labkit's; otherwise they are torch's.
+    """
     model, inputs, targets = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     region: Any = autocast if labs else torch.autocast
-    scaler: Any = (GradScaler if labs else torch.amp.GradScaler)("cpu", init_scale=2.0**8)
+    scaler_class: Any = GradScaler if labs else torch.amp.GradScaler
+    scaler = scaler_class("cpu", init_scale=2.0**8)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -142,6 +158,8 @@ def scaler_step(labs: bool) -> tuple[Any, Step]:
 
 
 def main() -> None:
+    """Print the names of the cases, and answer requests until the input ends."""
+    # It ends the process if labkit is not the one of the tree.
     guarded_tree()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""The public surface, as `tests.surface` finds it: imports, commands, names, exercises."""
+"""The public surface that `tests.surface` lists, and the answers of the exercises' references."""
 
 from collections.abc import Iterator
 
@@ -13,14 +13,14 @@ def items() -> Iterator[Item]:
 
 
 def names() -> str:
-    """Return all names that others rely on, one list in a line."""
+    """Return the public imports, commands, names and exercises, a line for each list of them."""
     from tests.surface import surface
 
     return "".join(f"{line}\n" for line in lines_of(surface()))
 
 
 def answers() -> str:
-    """Return what the references of all exercises answer that need no training."""
+    """Return the answers of the reference solutions, for all exercises that need no training."""
     from labkit.grading import EXERCISES
     from tests.surface import TRAINS
     from tests.surface import answers as answers_of

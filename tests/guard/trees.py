@@ -1,8 +1,8 @@
-"""Programs of the guard, run with the labkit of any checkout.
+"""The environment in which a program of this guard uses the labkit of another checkout.
 
-Idea: `tests` is a namespace package. A folder that holds nothing but `tests/guard`, a link to this
-folder, comes first on the path, then the checkout. So the guard is this one; labkit and all other
-tests are the checkout's.
+`tests` is a namespace package: its parts may lie in several folders of the path. The first folder
+of the path holds only `tests/guard`, a link to this folder, and the second is the checkout. So the
+guard is this one, while labkit and all other tests are the checkout's.
 """
 
 import os
@@ -19,8 +19,12 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 @contextmanager
 def environment(tree: Path) -> Iterator[dict[str, str]]:
-    """Yield the environment of a program that uses a checkout's labkit: one thread, and no random
-    order of sets.
+    """Yield the environment variables of a program that uses a checkout's labkit.
+
+    The program has one thread, and its sets have the same order in each run.
+
+    Raises:
+        SystemExit: the folder has no labkit.
     """
     if not (tree / "labkit" / "__init__.py").is_file():
         raise SystemExit(f"expected a checkout of the lab, got {tree}, which has no labkit")
@@ -33,7 +37,8 @@ def environment(tree: Path) -> Iterator[dict[str, str]]:
             **os.environ,
             **dict.fromkeys(THREADS, "1"),
             "PYTHONPATH": os.pathsep.join(paths),
-            "PYTHONSAFEPATH": "1",  # the folder that the guard was started in does not come first
+            # Without it, the current folder would come before these paths.
+            "PYTHONSAFEPATH": "1",
             "PYTHONHASHSEED": "0",
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONWARNINGS": "",
@@ -42,7 +47,7 @@ def environment(tree: Path) -> Iterator[dict[str, str]]:
 
 
 def guarded_tree() -> Path:
-    """Return the checkout that this process measures, once its labkit is imported from there.
+    """Return the checkout that this process measures, after a check that labkit is its.
 
     Raises:
         SystemExit: labkit was imported from another place.
@@ -50,7 +55,7 @@ def guarded_tree() -> Path:
     import labkit
 
     tree = Path(os.environ["LABKIT_GUARDED_TREE"])
-    found = Path(labkit.__file__).resolve().parents[1]
-    if found != tree.resolve():
-        raise SystemExit(f"expected the labkit of {tree}, got that of {found} in {sys.path}")
+    actual = Path(labkit.__file__).resolve().parents[1]
+    if actual != tree.resolve():
+        raise SystemExit(f"expected the labkit of {tree}, got that of {actual} in {sys.path}")
     return tree

@@ -1,8 +1,8 @@
 """The steps of the Dockerfile, run one by one in a Debian that debootstrap makes.
 
-What an image has and Debian has not is made first: a `python` and a `pip` that may install, in
-/venv. Each step runs behind `unshare`, with a /proc of its own; nothing stays mounted. Then follows
-what environment.yml gives pip.
+First a virtual environment is made in /venv, since Debian's own pip may not install packages. Each
+step runs behind `unshare`, with a /proc of its own; nothing stays mounted. After the Dockerfile,
+pip installs the packages of environment.yml.
 """
 
 import os
@@ -21,8 +21,13 @@ CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 @dataclass
 class Container:
-    """What a Dockerfile changes as it goes: variables, the folder, the user; `root` is where its /
-    lies.
+    """A system in a folder, and what the steps of a Dockerfile change.
+
+    Attributes:
+        root: The folder that is the system's /.
+        variables: The environment variables.
+        folder: The working directory, as a path inside.
+        user: The name of the user.
     """
 
     root: Path
@@ -31,36 +36,25 @@ class Container:
     user: str = "root"
 
     def command(self, *command: str) -> list[str]:
-        kept = {
-            name: os.environ[name]
-            for name in ("PIP_DEFAULT_TIMEOUT", "OMP_NUM_THREADS")
-            if name in os.environ
-        }
-        variables = [
-            f"{name}={value}"
-            for name, value in {**kept, "LC_ALL": "C.UTF-8", **self.variables}.items()
-        ]
-        inside = ["env", "-i", "-C", self.folder, *variables, *command]
+        """Return the command that runs a command inside, as the user and in the folder."""
+        variables = {"LC_ALL": "C.UTF-8", **self.variables}
+        for name in ("PIP_DEFAULT_TIMEOUT", "OMP_NUM_THREADS"):
+            if name in os.environ:
+                variables.setdefault(name, os.environ[name])
+        assignments = [f"{name}={value}" for name, value in variables.items()]
+        inside = ["env", "-i", "-C", self.folder, *assignments, *command]
         if self.user != "root":
-            inside = [
-                "setpriv",
-                f"--reuid={self.user}",
-                f"--regid={self.user}",
-                "--init-groups",
-                *inside,
-            ]
-        return [
-            "unshare",
-            "--mount",
-            "--pid",
-            "--fork",
-            f"--root={self.root}",
-            "--mount-proc",
-            *inside,
-        ]
+            ids = [f"--reuid={self.user}", f"--regid={self.user}", "--init-groups"]
+            inside = ["setpriv", *ids, *inside]
+        spaces = ["--mount", "--pid", "--fork", f"--root={self.root}", "--mount-proc"]
+        return ["unshare", *spaces, *inside]
 
     def shell(self, line: str) -> None:
-        """Run a line of shell inside; an error has the line and the end of what it printed."""
+        """Run a line of shell inside.
+
+        Raises:
+            RuntimeError: the line failed; the message has the end of what it printed.
+        """
         command = self.command("sh", "-ec", line)
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode:
@@ -68,16 +62,22 @@ class Container:
 
 
 def follow(container: Container, source: Path, dockerfile: str) -> int:
-    """Do as a Dockerfile says; return how many RUN steps were done."""
-    done = 0
-    for line in re.sub(
-        r"\\\n", "", re.sub(r"^#.*\n", "", dockerfile, flags=re.MULTILINE)
-    ).splitlines():
+    """Do the steps of a Dockerfile in a container, and return how many RUN steps there were.
+
+    Args:
+        container: The container, which the steps change.
+        source: The checkout that COPY copies.
+        dockerfile: The text of the Dockerfile.
+    """
+    runs = 0
+    without_comments = re.sub(r"^#.*\n", "", dockerfile, flags=re.MULTILINE)
+    joined_lines = without_comments.replace("\\\n", "")
+    for line in joined_lines.splitlines():
         name, _, rest = line.partition(" ")
         value = Template(rest.strip()).safe_substitute(container.variables)
         if name in ("ARG", "ENV"):
-            variable, _, given = value.partition("=")
-            container.variables[variable] = given
+            variable, _, content = value.partition("=")
+            container.variables[variable] = content
         elif name == "WORKDIR":
             container.folder = value
             Path(f"{container.root}{value}").mkdir(parents=True, exist_ok=True)
@@ -92,25 +92,23 @@ def follow(container: Container, source: Path, dockerfile: str) -> int:
             copy_checkout(source, Path(f"{container.root}{container.folder}"))
         elif name == "RUN":
             container.shell(rest.strip())
-            done += 1
-    return done
+            runs += 1
+    return runs
 
 
 def copy_checkout(source: Path, target: Path) -> None:
     """Copy the files that belong to the checkout, as .dockerignore would have it."""
-    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    for name in filter(
-        None, subprocess.run(listed, cwd=source, capture_output=True, text=True).stdout.split("\0")
-    ):
-        if (source / name).is_file():
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listed = subprocess.run(command, cwd=source, capture_output=True, text=True, check=True)
+    for name in listed.stdout.split("\0"):
+        # An empty name is after the last \0; a deleted file may still be listed.
+        if name and (source / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source / name, target / name)
 
 
 def bare(folder: Path, release: str) -> Container:
-    """Make a Debian in a folder, with a Python that pip may install into; one that is there already
-    is kept.
-    """
+    """Make a Debian in a folder, with a virtual environment, unless it was made before."""
     if not (folder / "usr" / "bin" / "python3").exists():
         command = [
             "debootstrap",
@@ -120,8 +118,9 @@ def bare(folder: Path, release: str) -> Container:
             str(folder),
         ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    for file in (file for file in (Path("/etc/resolv.conf"), CERTIFICATES) if file.exists()):
-        shutil.copy(file, f"{folder}{file}")
+    for file in (Path("/etc/resolv.conf"), CERTIFICATES):
+        if file.exists():
+            shutil.copy(file, f"{folder}{file}")
     container = Container(folder)
     container.shell("[ -x /venv/bin/pip ] || python3 -m venv /venv")
     container.variables["PIP_CERT"] = str(CERTIFICATES)
@@ -129,10 +128,10 @@ def bare(folder: Path, release: str) -> Container:
 
 
 def made(folder: Path, release: str, source: Path) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
-    """Make the environment of the Dockerfile, then of environment.yml; return its Python's command,
-    and rows on both.
+    """Make the environment of the Dockerfile, and then that of environment.yml in the same /venv.
 
-    The second goes on where the first left /venv: what it brings has to fit beside it.
+    Returns:
+        The command of its Python, and a row (what, result) of the table for each of the two.
     """
     image = bare(folder, release)
     for leftover in (folder / "home" / "learner", folder / "lab"):

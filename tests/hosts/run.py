@@ -3,9 +3,9 @@
     python tests/hosts/run.py [HOST ...] [--rooms records] [--lessons 00 06] [--processes 2]
     [--python BIN/python]
 
-Without a name, all of hosts.toml, one after another; with --python an environment that is there
-already is asked. Its rows in data/hosts.md are replaced by the new ones. A host that this machine
-cannot make is left out, in words, and its rows stay.
+Without a name, all hosts of hosts.toml are tried, one after another. With --python, an existing
+environment is tried instead of a new one. The rows of the host in data/hosts.md are replaced by the
+new ones. If this machine cannot make a host, it prints why, and the rows of that host stay.
 """
 
 import argparse
@@ -45,12 +45,14 @@ TESTERS = [
     "pyyaml",
 ]
 LESSONS = ["00", "01", "05", "06"]
-# What asks most of versions comes first; then the other rooms. Browser tests need more than a
-# host's packages.
+# A room is a folder of tests. Those that depend most on versions come first. Browser tests need
+# more than a host's packages.
 FIRST = ["records", "clinic", "frameworks", "instrument", "amp", "modes", "formats"]
 FOLDERS = {test.parent.name for test in (ROOT / "tests").glob("*/test_*.py")}
 ROOMS = FIRST + sorted(FOLDERS - {*FIRST, "browser", "hosts"})
-MINUTES = 15  # for all that is tried on a host, once it is made
+# For all tests on a host, once it is made.
+MINUTES = 15
+# A program that prints its Python's version, and those of the packages in its arguments.
 VERSIONS = """
 import importlib.metadata, sys
 found = [f"{name} {importlib.metadata.version(name)}" for name in sys.argv[1:]]
@@ -60,8 +62,11 @@ print("Python " + sys.version.split()[0], *found, sep=", ")
 
 @dataclass(frozen=True)
 class Host:
-    """An environment, the command that runs its Python, and the packages whose versions the table
-    gives.
+    """An environment like that of a host.
+
+    Attributes:
+        name: Its name in hosts.toml.
+        python: The command that runs its Python.
     """
 
     name: str
@@ -69,10 +74,10 @@ class Host:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        brings = HOSTS[self.name].get(
-            "pip", ["torch", "triton", "ipywidgets", "anywidget", "ipykernel"]
-        )
-        return tuple(re.split("[=<>]", each)[0] for each in brings)
+        """The packages whose versions the table gives."""
+        default = ["torch", "triton", "ipywidgets", "anywidget", "ipykernel"]
+        requirements = HOSTS[self.name].get("pip", default)
+        return tuple(re.split("[=<>]", requirement)[0] for requirement in requirements)
 
     def run(
         self, *arguments: str, seconds: float | None = None
@@ -85,13 +90,16 @@ class Host:
         )
 
     def versions(self) -> str:
+        """Return the versions of Python and of the packages, or the error of asking for them."""
         done = self.run("-c", VERSIONS, *self.shown)
         return done.stdout.strip() if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
 
 
 def made(name: str) -> tuple[Host, list[tuple[str, str]]]:
-    """Make an environment like a host's; return it, with rows (what, result) of what its making
-    showed.
+    """Make an environment like a host's.
+
+    Returns:
+        The environment, and rows (what, result) of the table about steps that made it.
     """
     row = HOSTS[name]
     folder = ROOT / "out" / "hosts" / name
@@ -103,7 +111,8 @@ def made(name: str) -> tuple[Host, list[tuple[str, str]]]:
     pip = [*python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, *row["pip"]], check=True)
     kept = subprocess.run([*pip[:3], "freeze"], check=True, capture_output=True, text=True).stdout
-    Path(folder, "kept.txt").write_text(kept, encoding="utf-8")  # what a host has is not replaced
+    # The lab must not replace the packages that the host has.
+    Path(folder, "kept.txt").write_text(kept, encoding="utf-8")
     subprocess.run(
         [*pip, "--constraint", str(folder / "kept.txt"), "--editable", str(ROOT), *TESTERS],
         check=True,
@@ -112,7 +121,7 @@ def made(name: str) -> tuple[Host, list[tuple[str, str]]]:
 
 
 def cannot(name: str) -> str | None:
-    """Return why this machine cannot make a host, in words; None where it can."""
+    """Return the reason why this machine cannot make a host, or None if it can."""
     if "debian" not in HOSTS[name]:
         return None
     if shutil.which("debootstrap") is None or shutil.which("unshare") is None:
@@ -123,87 +132,92 @@ def cannot(name: str) -> str | None:
     return None if os.geteuid() == 0 else "only root may make a system in a folder"
 
 
-def tried(host: Host, asked: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """Try what is to be tried on a host, until its time is up; yield (what, result)."""
-    end = time.monotonic() + 60 * asked.minutes
-    if "tests" in HOSTS[host.name]:
-        yield (
-            ", ".join(HOSTS[host.name]["tests"]),
-            tests(host, [HOSTS[host.name]["tests"]], end, asked.processes),
-        )
+def results_on(host: Host, options: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """Run the tests of a host until its time is up, and yield rows (what, result)."""
+    end = time.monotonic() + 60 * options.minutes
+    own_tests = HOSTS[host.name].get("tests")
+    if own_tests is not None:
+        yield ", ".join(own_tests), tests(host, [own_tests], end, options.processes)
         return
-    if asked.lessons:  # one after another: a kernel each
-        named = "runs_from_top_to_bottom and "
-        runs = [["tests/test_notebooks.py", "-k", f"{named}{lesson}_"] for lesson in asked.lessons]
-        yield "lessons " + ", ".join(asked.lessons), tests(host, runs, end, 0)
-    if asked.rooms:
-        rooms = [[f"tests/{room}"] for room in asked.rooms]
-        yield "rooms: " + ", ".join(asked.rooms), tests(host, rooms, end, asked.processes)
+    if options.lessons:
+        # One after another, since each starts a kernel.
+        expressions = [f"runs_from_top_to_bottom and {lesson}_" for lesson in options.lessons]
+        parts = [["tests/test_notebooks.py", "-k", expression] for expression in expressions]
+        yield "lessons " + ", ".join(options.lessons), tests(host, parts, end, 0)
+    if options.rooms:
+        parts = [[f"tests/{room}"] for room in options.rooms]
+        yield "rooms: " + ", ".join(options.rooms), tests(host, parts, end, options.processes)
 
 
 def tests(host: Host, parts: Sequence[Sequence[str]], end: float, processes: int) -> str:
-    """Run tests part by part until the time is up; return how many passed and failed, which, and
-    what was not run.
+    """Run tests part by part until the time is up.
+
+    Args:
+        host: The environment.
+        parts: The arguments of pytest for each part.
+        end: The time of `time.monotonic` at which the host's time is up.
+        processes: How many processes run the tests of a part.
+
+    Returns:
+        How many tests passed and failed, which ones failed, and which parts were not run.
     """
     counts = Counter[str]()
     failed = list[str]()
-    left = list[str]()
-    many = ["-n", str(processes), "--dist", "loadfile"] if processes > 1 else []
+    not_run = list[str]()
+    distribution = ["-n", str(processes), "--dist", "loadfile"] if processes > 1 else []
+    pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *distribution]
     for part in parts:
-        command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *many, *part]
         try:
-            done = host.run(*command, seconds=max(1, end - time.monotonic()))
+            done = host.run(*pytest, *part, seconds=max(1, end - time.monotonic()))
         except subprocess.TimeoutExpired:
-            left.append(part[-1].split()[-1].removeprefix("tests/"))
+            not_run.append(part[-1].split()[-1].removeprefix("tests/"))
             continue
-        last = (
-            done.stdout.strip().splitlines()[-1]
-            if done.stdout.strip()
-            else f"1 error: {done.stderr[-300:]}"
-        )
-        for count, what in re.findall(r"(\d+) (passed|failed|error|skipped)", last):
-            counts[what] += int(count)
-        named = re.findall(r"^(?:FAILED|ERROR) ((?:tests|labkit)/.*)", done.stdout, re.MULTILINE)
-        failed += [line.split(" - ")[0] for line in named]
-        Path(ROOT, "out", "hosts", f"{host.name}-{Path(part[0]).stem}.log").write_text(
-            done.stdout, encoding="utf-8"
-        )
-    result = ", ".join(
-        f"{counts[what]} {what}"
-        for what in ("failed", "error", "passed", "skipped")
-        if counts[what]
-    )
-    which = f" ({', '.join(each.split('::')[-1] for each in failed)})" if failed else ""
-    return "; ".join(
-        filter(None, [result + which, f"no time left: {', '.join(left)}" if left else ""])
-    )
+        log = Path(ROOT, "out", "hosts", f"{host.name}-{Path(part[0]).stem}.log")
+        log.write_text(done.stdout, encoding="utf-8")
+        if done.stdout.strip():
+            # The last line of pytest is such as "1 failed, 9 passed in 3.21s".
+            last = done.stdout.strip().splitlines()[-1]
+        else:
+            last = f"1 error: {done.stderr[-300:]}"
+        for count, outcome in re.findall(r"(\d+) (passed|failed|error|skipped)", last):
+            counts[outcome] += int(count)
+        lines = re.findall(r"^(?:FAILED|ERROR) ((?:tests|labkit)/.*)", done.stdout, re.MULTILINE)
+        failed += [line.split(" - ")[0].split("::")[-1] for line in lines]
+    outcomes = [name for name in ("failed", "error", "passed", "skipped") if counts[name]]
+    result = ", ".join(f"{counts[name]} {name}" for name in outcomes)
+    if failed:
+        result += f" ({', '.join(failed)})"
+    sentences = [result] if result else []
+    if not_run:
+        sentences.append(f"no time left: {', '.join(not_run)}")
+    return "; ".join(sentences)
 
 
 def write(name: str, versions: str, rows: Sequence[tuple[str, str]]) -> None:
-    """Put a host's rows into the table, in place of the old ones about the same:
-    lessons, rooms ...
+    """Put the rows of a host into the table.
+
+    They replace its old rows about the same: of which the first words, such as "lessons" or
+    "rooms:", are equal. Without old rows, they come after the last row of the table.
     """
     day = f"{datetime.now(UTC):%Y-%m-%d}"
     lines = TABLE.read_text(encoding="utf-8").splitlines()
     new = [f"| {name} | {versions} | {what} | {result} | {day} |" for what, result in rows]
-    about = tuple(what.split()[0] for what, _ in rows)
-    mine = [
-        (number, line.split(" | "))
+    first_words = tuple(what.split()[0] for what, _ in rows)
+    old = [
+        number
         for number, line in enumerate(lines)
-        if line.startswith(f"| {name} |")
+        if line.startswith(f"| {name} |") and line.split(" | ")[2].startswith(first_words)
     ]
-    old = [number for number, cells in mine if cells[2].startswith(about)]
-    place = (
-        old[0]
-        if old
-        else max(number for number, line in enumerate(lines) if line.startswith("|")) + 1
-    )
+    if old:
+        place = old[0]
+    else:
+        place = 1 + max(number for number, line in enumerate(lines) if line.startswith("|"))
     kept = [line for number, line in enumerate(lines) if number not in old]
     TABLE.write_text("\n".join([*kept[:place], *new, *kept[place:]]) + "\n", encoding="utf-8")
 
 
-def main() -> int:
-    """Try the hosts that are asked for; return 1 where something failed."""
+def command_line() -> argparse.Namespace:
+    """Return the options of the command line; an unknown host is refused."""
     parser = argparse.ArgumentParser(description="Test the lab where classes are held.")
     parser.add_argument("hosts", nargs="*", help=f"of {', '.join(HOSTS)} (default: all)")
     parser.add_argument("--rooms", nargs="*", default=ROOMS)
@@ -217,27 +231,44 @@ def main() -> int:
     parser.add_argument(
         "--processes", type=int, default=1, help="that run the tests of a room (default: 1)"
     )
-    asked = parser.parse_args()
-    if unknown := sorted(set(asked.hosts) - set(HOSTS)):
+    options = parser.parse_args()
+    unknown = sorted(set(options.hosts) - set(HOSTS))
+    if unknown:
         parser.error(f"no host is called {', '.join(unknown)}; there are: {', '.join(HOSTS)}")
-    failed = False
-    for name in asked.hosts or HOSTS:
-        print(f"{name}: {HOSTS[name]['about']}", flush=True)
-        if not asked.python and (reason := cannot(name)):
+    return options
+
+
+def try_host(name: str, options: argparse.Namespace) -> bool:
+    """Make a host, run its tests and write its rows; return whether nothing failed."""
+    rows: list[tuple[str, str]] = []
+    if options.python:
+        host = Host(name, (options.python,))
+    else:
+        reason = cannot(name)
+        if reason is not None:
             print(f"  left out: {reason}", flush=True)
-            continue
+            return True
         try:
-            host, rows = (Host(name, (asked.python,)), []) if asked.python else made(name)
+            host, rows = made(name)
         except subprocess.CalledProcessError as error:
             print(f"  could not be made: {error}", flush=True)
-            failed = True
-            continue
-        for what, result in tried(host, asked):
-            print(f"  {what}: {result}", flush=True)
-            rows.append((what, result))
-        write(name, host.versions(), rows)
-        failed |= any(re.search(r"\d+ (failed|error)|failed:", result) for _, result in rows)
-    return int(failed)
+            return False
+    for what, result in results_on(host, options):
+        print(f"  {what}: {result}", flush=True)
+        rows.append((what, result))
+    write(name, host.versions(), rows)
+    return not any(re.search(r"\d+ (failed|error)|failed:", result) for _, result in rows)
+
+
+def main() -> int:
+    """Try the hosts of the command line, and return the exit status: 1 if something failed."""
+    options = command_line()
+    succeeded = True
+    for name in options.hosts or HOSTS:
+        print(f"{name}: {HOSTS[name]['about']}", flush=True)
+        if not try_host(name, options):
+            succeeded = False
+    return 0 if succeeded else 1
 
 
 if __name__ == "__main__":

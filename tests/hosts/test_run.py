@@ -1,8 +1,10 @@
-"""The description and creation of hosts' environments, without creating one."""
+"""`tests.hosts.run` and `tests.hosts.container`, without making an environment."""
 
 import re
 from datetime import UTC, datetime
 from pathlib import Path
+
+import pytest
 
 from tests.hosts import container, run
 
@@ -19,54 +21,130 @@ Below the table.
 """
 
 
-def test_new_rows_take_the_place_of_those_about_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "TABLE", tmp_path / "hosts.md")
-    run.TABLE.write_text(TABLE, encoding="utf-8")
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    """A file with TABLE, into which the rows are written."""
+    path = tmp_path / "hosts.md"
+    path.write_text(TABLE, encoding="utf-8")
+    monkeypatch.setattr(run, "TABLE", path)
+    return path
+
+
+def today():
+    return f"{datetime.now(UTC):%Y-%m-%d}"
+
+
+def test_a_new_row_replaces_the_row_about_the_same(table):
     run.write("colab", "torch 2.12.0", [("rooms: records, amp", "9 passed")])
+    lines = TABLE.splitlines()
+    lines[5] = f"| colab | torch 2.12.0 | rooms: records, amp | 9 passed | {today()} |"
+    assert table.read_text(encoding="utf-8").splitlines() == lines
+
+
+def test_the_row_of_a_new_host_comes_last(table):
     run.write("kaggle", "torch 2.10.0", [("lessons 00", "1 passed")])
-    today = f"{datetime.now(UTC):%Y-%m-%d}"
-    rows = TABLE.splitlines()
-    rows[5] = f"| colab | torch 2.12.0 | rooms: records, amp | 9 passed | {today} |"
-    rows.insert(7, f"| kaggle | torch 2.10.0 | lessons 00 | 1 passed | {today} |")
-    assert run.TABLE.read_text(encoding="utf-8").splitlines() == rows
+    lines = TABLE.splitlines()
+    lines.insert(7, f"| kaggle | torch 2.10.0 | lessons 00 | 1 passed | {today()} |")
+    assert table.read_text(encoding="utf-8").splitlines() == lines
 
 
-def test_each_host_states_what_it_is():
-    for name, row in run.HOSTS.items():
-        assert row["about"], name
-        assert ("pip" in row) != ("debian" in row), name
-        assert [test for test in row.get("tests", []) if not (ROOT / test).is_file()] == []
-        assert run.Host(name, ()).shown
+each_host = pytest.mark.parametrize("name", run.HOSTS)
+
+
+@each_host
+def test_each_host_is_described(name):
+    assert run.HOSTS[name]["about"]
+
+
+@each_host
+def test_each_host_is_made_by_pip_or_is_a_debian(name):
+    row = run.HOSTS[name]
+    assert ("pip" in row) != ("debian" in row)
+
+
+@each_host
+def test_the_tests_of_a_host_exist(name):
+    tests = run.HOSTS[name].get("tests", [])
+    assert [test for test in tests if not (ROOT / test).is_file()] == []
+
+
+@each_host
+def test_each_host_has_packages_with_versions(name):
+    assert run.Host(name, ()).shown
+
+
+def test_no_room_is_tried_twice():
     assert len(run.ROOMS) == len(set(run.ROOMS))
-    assert all(list((ROOT / "tests" / room).glob("test_*.py")) for room in run.ROOMS)
 
 
-def test_a_host_that_cannot_be_made_is_explained(monkeypatch):
+@pytest.mark.parametrize("room", run.ROOMS)
+def test_each_room_has_tests(room):
+    assert list((ROOT / "tests" / room).glob("test_*.py"))
+
+
+def test_a_host_of_packages_can_be_made_anywhere():
     assert run.cannot("colab-versions") is None
-    for there, user, why in ((None, 0, "no debootstrap"), ("/usr/sbin/it", 1000, "only root")):
-        monkeypatch.setattr(run.shutil, "which", lambda name, there=there: there)
-        monkeypatch.setattr(run.os, "geteuid", lambda user=user: user, raising=False)
-        assert why in run.cannot("debian-13")
 
 
-def test_the_dockerfile_s_steps_are_taken_one_by_one(tmp_path, monkeypatch):
-    did = []
+@pytest.mark.parametrize(
+    ("program", "user_id", "reason"),
+    [(None, 0, "no debootstrap"), ("/usr/sbin/program", 1000, "only root")],
+    ids=["without programs", "not as root"],
+)
+def test_a_host_that_cannot_be_made_is_explained(monkeypatch, program, user_id, reason):
+    monkeypatch.setattr(run.shutil, "which", lambda name: program)
+    monkeypatch.setattr(run.os, "geteuid", lambda: user_id, raising=False)
+    assert reason in run.cannot("debian-13")
+
+
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def steps(tmp_path, monkeypatch):
+    """The container after the Dockerfile, and its RUN steps as (user, folder, line), not run."""
+    lines = []
     monkeypatch.setattr(
-        container.Container, "shell", lambda self, line: did.append((self.user, self.folder, line))
+        container.Container,
+        "shell",
+        lambda self, line: lines.append((self.user, self.folder, line)),
     )
     image = container.Container(tmp_path)
-    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    assert (
-        container.follow(image, ROOT, text)
-        == len(re.findall(r"^RUN ", text, re.MULTILINE))
-        == len(did)
-    )
-    assert did[0][:2] == ("root", "/lab")
-    assert "pip wheel --no-cache-dir -c constraints.txt" in did[0][2]
-    installs = [step for step in did if "pip install" in step[2]]
-    assert [step[:2] for step in installs] == [("root", "/")] * 2
-    assert all("-c /parts/constraints.txt" in step[2] for step in installs)
+    assert container.follow(image, ROOT, DOCKERFILE) == len(lines)
+    return image, lines
+
+
+def test_each_run_of_the_dockerfile_is_a_step(steps):
+    _, lines = steps
+    assert len(lines) == len(re.findall(r"^RUN ", DOCKERFILE, re.MULTILINE))
+
+
+def test_the_first_step_builds_wheels_in_the_checkout(steps):
+    user, folder, line = steps[1][0]
+    assert (user, folder) == ("root", "/lab")
+    assert "pip wheel --no-cache-dir -c constraints.txt" in line
+
+
+def test_two_steps_install_by_the_pins(steps):
+    _, lines = steps
+    installs = [step for step in lines if "pip install" in step[2]]
+    assert len(installs) == 2
+    for user, folder, line in installs:
+        assert (user, folder) == ("root", "/")
+        assert "-c /parts/constraints.txt" in line
+
+
+def test_the_image_ends_as_the_learner_at_home(steps):
+    image, _ = steps
     assert image.user == "learner"
-    assert image.folder == f"/home/{image.user}"
-    assert (tmp_path / "lab" / "notebooks" / "00_start.ipynb").is_file()
+    assert image.folder == "/home/learner"
+
+
+def test_the_checkout_is_copied_into_the_image(steps):
+    image, _ = steps
+    assert (image.root / "lab" / "notebooks" / "00_start.ipynb").is_file()
+
+
+def test_a_command_in_the_image_has_its_own_mounts(steps):
+    image, _ = steps
     assert image.command("true")[:2] == ["unshare", "--mount"]

@@ -29,7 +29,9 @@ GIB = 2**30
 def hold(finding: Finding, status: Status, *words: str) -> None:
     """Require that a finding has this status, and these words in its text or its remedy."""
     assert finding.status is status
-    assert [each for each in words if each not in f"{finding.what} {finding.remedy}"] == []
+    text = f"{finding.what} {finding.remedy}"
+    for part in words:
+        assert part in text
 
 
 def test_worked_example_of_a_report():
@@ -46,40 +48,51 @@ def test_worked_example_of_a_report():
 
 def test_a_warning_leaves_the_lab_working():
     report = Report((Finding("memory", Status.WARN, "1.5 GiB available", "close other programs"),))
-    assert (report.healthy, report.summary) == (
-        True,
-        "The lab works. Optional improvements: 1 of 1.",
-    )
+    assert report.healthy
+    assert report.summary == "The lab works. Optional improvements: 1 of 1."
 
 
-def test_a_problem_needs_a_remedy():
-    for status in (Status.WARN, Status.BAD):
-        with pytest.raises(ValueError, match="has no remedy"):
-            Finding("memory", status, "little")
+@pytest.mark.parametrize("status", [Status.WARN, Status.BAD])
+def test_a_problem_needs_a_remedy(status):
+    with pytest.raises(ValueError, match="has no remedy"):
+        Finding("memory", status, "little")
 
 
-def test_a_report_as_html_is_escaped_and_readable_in_both_themes():
-    shown = Report((Finding("disk", Status.BAD, "<full>", "free & try"),))._repr_html_()
-    # The status is a word, too, not only a colour.
-    for words in ("&lt;full&gt;", "free &amp; try", "✗ bad", "var(--jp-error-color1"):
-        assert words in shown
-    # Such a colour would be invisible in one of the two themes.
-    assert not re.search(r"background|color: (black|white|#)", shown)
+@pytest.fixture
+def html():
+    """A report of a problem as HTML."""
+    return Report((Finding("disk", Status.BAD, "<full>", "free & try"),))._repr_html_()
 
 
-def test_failing_check_is_a_finding_beside_the_others(
-    monkeypatch,
-):
-    """The machine that runs these tests has all that the lab needs, so nothing may be red."""
+def test_a_report_as_html_is_escaped(html):
+    assert "&lt;full&gt;" in html
+    assert "free &amp; try" in html
+
+
+def test_a_report_as_html_has_the_status_as_a_word(html):
+    """Not only as a colour."""
+    assert "✗ bad" in html
+
+
+def test_a_report_as_html_has_colours_of_the_theme(html):
+    """Others would be invisible in one of the two themes."""
+    assert "var(--jp-error-color1" in html
+    assert not re.search(r"background|color: (black|white|#)", html)
+
+
+def test_the_machine_of_these_tests_is_healthy():
+    """It has all that the lab needs."""
     report = check_machine()
     assert report.healthy, str(report)
     names = {"Python", "torch", "device", "threads", "memory", "widgets", "data", "disk"}
     assert names <= {finding.name for finding in report.findings}
 
-    def broken() -> Finding:
+
+def test_a_check_that_raises_is_a_finding_beside_the_others(monkeypatch):
+    def raising() -> Finding:
         raise RuntimeError("the driver is asleep")
 
-    monkeypatch.setattr(check, "device", broken)
+    monkeypatch.setattr(check, "device", raising)
     # The imports take seconds.
     monkeypatch.setattr(check, "import_problems", lambda names: {})
     findings = {finding.name: finding for finding in check_machine().findings}
@@ -87,99 +100,136 @@ def test_failing_check_is_a_finding_beside_the_others(
     assert "disk" in findings
 
 
-def test_python_is_judged_by_its_version():
-    for version, status in (
-        ((3, 10, 14), "bad"),
-        ((3, 11, 0), "ok"),
-        ((3, 13, 5), "ok"),
-        ((3, 14, 0), "warn"),
-    ):
-        finding = check.python(version, "python3")
-        assert finding.status == status
-        assert finding.what == f"{'.'.join(map(str, version))} (python3)"
+@pytest.mark.parametrize(
+    ("version", "status"),
+    [((3, 10, 14), "bad"), ((3, 11, 0), "ok"), ((3, 13, 5), "ok"), ((3, 14, 0), "warn")],
+)
+def test_python_is_judged_by_its_version(version, status):
+    finding = check.python(version, "python3")
+    assert finding.status == status
+    assert finding.what == f"{'.'.join(map(str, version))} (python3)"
 
 
-def test_memory_is_judged_by_what_is_free_and_by_the_container():
-    for free, status in (
-        (None, "warn"),
-        (GIB - 1, "bad"),
-        (GIB, "warn"),
-        (2 * GIB - 1, "warn"),
-        (2 * GIB, "ok"),
-    ):
-        assert check.memory(free).status == status, free
-    for free, container, status in ((GIB // 2, 1, "bad"), (GIB, 1, "warn"), (3 * GIB, 4, "ok")):
-        finding = check.memory(free, container * GIB)
-        assert finding.status == status
-        assert f"in a container that may use {container}.0 GiB" in finding.what
-        assert ("give the container 2 GiB or more" in finding.remedy) == (status != "ok")
+@pytest.mark.parametrize(
+    ("free", "status"),
+    [(None, "warn"), (GIB - 1, "bad"), (GIB, "warn"), (2 * GIB - 1, "warn"), (2 * GIB, "ok")],
+)
+def test_memory_is_judged_by_what_is_free(free, status):
+    assert check.memory(free).status == status
 
 
-def test_threads_are_judged_by_their_times():
-    hold(check.judge_threads(2, {1: 0.010, 64: 0.900}), Status.WARN, "OMP_NUM_THREADS=2")
-    hold(check.judge_threads(8, {1: 0.010, 8: 0.002}), Status.OK, "LABKIT_THREADS=8")
-    assert check.judge_threads(1, {1: 0.010}).what.startswith(
-        "1 core; a tiny step takes 10.0 ms on 1 thread. "
-    )
+@pytest.mark.parametrize(
+    ("free", "limit", "status"), [(GIB // 2, 1, "bad"), (GIB, 1, "warn"), (3 * GIB, 4, "ok")]
+)
+def test_the_limit_of_a_container_is_a_part_of_the_finding(free, limit, status):
+    finding = check.memory(free, limit * GIB)
+    assert finding.status == status
+    assert f"in a container that may use {limit}.0 GiB" in finding.what
+    is_advised = "give the container 2 GiB or more" in finding.remedy
+    assert is_advised == (status != "ok")
 
 
-def test_versions_are_compared_by_number_not_by_text():
-    asked = {"torch": "2.11", "numpy": "2", "anywidget": "0.9.13"}
-    found = {"fp16-lab": "0.1.0", "torch": "2.9.1+cu128", "numpy": "2.4.6"}
-    _, torch_, numpy_, anywidget_ = check.packages(asked, found.get)
-    assert torch_.status == "bad"
-    assert torch_.remedy == "`pip install -U 'torch>=2.11'`"
-    assert numpy_.status == "ok"
-    assert numpy_.what == "2.4.6"
-    assert anywidget_.status == "bad"
-    assert anywidget_.what == "is not installed"
-    for version, status in (("0.9.9", "bad"), ("0.9.13", "ok"), ("0.10", "ok"), ("1.0rc1", "ok")):
-        *_, finding = check.packages(
-            {"anywidget": "0.9.13"}, {"fp16-lab": "0.1.0", "anywidget": version}.get
-        )
-        assert finding.status == status, version
-    (finding,) = check.packages(None, lambda name: None)  # labkit itself is not installed
+@pytest.mark.parametrize(
+    ("cores", "seconds", "status", "words"),
+    [
+        (2, {1: 0.010, 64: 0.900}, Status.WARN, "OMP_NUM_THREADS=2"),
+        (8, {1: 0.010, 8: 0.002}, Status.OK, "LABKIT_THREADS=8"),
+        (1, {1: 0.010}, Status.OK, "1 core; a tiny step takes 10.0 ms on 1 thread. "),
+    ],
+    ids=["too many", "faster with more", "one core"],
+)
+def test_threads_are_judged_by_their_times(cores, seconds, status, words):
+    hold(check.judge_threads(cores, seconds), status, words)
+
+
+def test_an_old_package_is_bad_with_the_command_that_replaces_it():
+    installed = {"fp16-lab": "0.1.0", "torch": "2.9.1+cu128"}
+    *_, finding = check.packages({"torch": "2.11"}, installed.get)
+    assert finding.status == "bad"
+    assert finding.remedy == "`pip install -U 'torch>=2.11'`"
+
+
+def test_a_new_package_is_ok_with_its_version():
+    *_, finding = check.packages({"numpy": "2"}, {"fp16-lab": "0.1.0", "numpy": "2.4.6"}.get)
+    assert finding.status == "ok"
+    assert finding.what == "2.4.6"
+
+
+def test_a_missing_package_is_bad():
+    *_, finding = check.packages({"anywidget": "0.9.13"}, {"fp16-lab": "0.1.0"}.get)
+    assert finding.status == "bad"
+    assert finding.what == "is not installed"
+
+
+@pytest.mark.parametrize(
+    ("version", "status"),
+    [("0.9.9", "bad"), ("0.9.13", "ok"), ("0.10", "ok"), ("1.0rc1", "ok")],
+)
+def test_versions_are_compared_by_number_not_by_text(version, status):
+    installed = {"fp16-lab": "0.1.0", "anywidget": version}
+    *_, finding = check.packages({"anywidget": "0.9.13"}, installed.get)
+    assert finding.status == status
+
+
+def test_a_labkit_that_is_not_installed_is_bad():
+    (finding,) = check.packages(None, lambda name: None)
     hold(finding, Status.BAD, "pip install -e .")
 
 
-def test_another_distribution_with_a_package_labkit_is_named(tmp_path, monkeypatch):
+def test_a_distribution_listed_twice_is_no_other_labkit():
     assert not list(check.other_labkit(["fp16-lab", "fp16-lab"]))
+
+
+def test_another_distribution_with_a_package_labkit_is_named(tmp_path, monkeypatch):
     (tmp_path / "labkit-9.dist-info").mkdir()
     (tmp_path / "labkit-9.dist-info" / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: labkit\nVersion: 9\n"
     )
     (tmp_path / "labkit-9.dist-info" / "top_level.txt").write_text("labkit\n")
     monkeypatch.syspath_prepend(tmp_path)
-    (finding,) = (f for f in check.check_machine().findings if "another package" in f.what)
+    findings = check.check_machine().findings
+    (finding,) = [finding for finding in findings if "another package" in finding.what]
     hold(finding, Status.WARN, "`pip uninstall labkit`, then install the lab again")
 
 
 def extension(folder: Path, name: str, version: str) -> None:
+    """Install a front end of JupyterLab into a folder of extensions."""
     (folder / name).mkdir(parents=True)
     (folder / name / "package.json").write_text(json.dumps({"name": name, "version": version}))
 
 
-def test_front_ends_are_found_in_any_folder(tmp_path):
+def test_a_missing_front_end_is_named(tmp_path):
+    extension(tmp_path, "anywidget", "0.11.0")
+    finding = front_end.front_end([tmp_path])
+    hold(finding, Status.BAD, "jupyterlab_widgets")
+    assert "anywidget" not in finding.remedy
+
+
+def test_front_ends_may_be_in_several_folders(tmp_path):
     extension(tmp_path / "environment", "anywidget", "0.11.0")
-    missing = front_end.front_end([tmp_path / "environment"])
-    hold(missing, Status.BAD, "jupyterlab_widgets")
-    assert "anywidget" not in missing.remedy
     extension(tmp_path / "user", "@jupyter-widgets/jupyterlab-manager", "5.0.16")
-    both = front_end.front_end([tmp_path / "environment", tmp_path / "user"])
-    hold(both, Status.OK, "anywidget 0.11.0", "jupyterlab-manager 5.0.16")
-    hosted = front_end.front_end([tmp_path], hosted=front_end.host({"COLAB_RELEASE_TAG": "x"}))
-    assert hosted.what.startswith("Colab shows"), (
-        "a host with a manager of its own needs no extension"
-    )
+    finding = front_end.front_end([tmp_path / "environment", tmp_path / "user"])
+    hold(finding, Status.OK, "anywidget 0.11.0", "jupyterlab-manager 5.0.16")
 
 
-def test_missing_data_and_unwritable_folders_are_findings(monkeypatch, tmp_path):
+def test_a_host_with_a_manager_of_its_own_needs_no_front_end(tmp_path):
+    host = front_end.host({"COLAB_RELEASE_TAG": "x"})
+    assert front_end.front_end([tmp_path], hosted=host).what.startswith("Colab shows")
+
+
+def test_missing_data_are_a_finding(monkeypatch, tmp_path):
     monkeypatch.setenv("LABKIT_DATA", str(tmp_path / "nowhere"))
     hold(check.data(), Status.BAD, str(tmp_path / "nowhere"))
+
+
+def test_a_folder_that_cannot_be_written_is_a_finding(tmp_path):
+    # Nobody, not even root, can make a file inside a file.
     file = tmp_path / "a-file"
     file.touch()
-    # nobody, not even root, can make a file inside a file
     hold(check.disk(file), Status.BAD, str(file))
+
+
+def test_little_space_on_the_disk_is_a_warning(monkeypatch, tmp_path):
     monkeypatch.setattr(check.shutil, "disk_usage", lambda folder: SimpleNamespace(free=10 * 2**20))
     assert check.disk(tmp_path).status is Status.WARN
 
@@ -193,29 +243,53 @@ def test_damaged_data_are_a_finding_with_a_remedy(content, monkeypatch, tmp_path
     assert "git checkout -- data" in finding.remedy
 
 
-def test_a_server_of_an_unusual_python_has_no_known_prefix(monkeypatch, tmp_path):
-    monkeypatch.setenv("JPY_PARENT_PID", "7")
-    (tmp_path / "7").mkdir()
-    for command, prefix in (
+@pytest.mark.parametrize(
+    ("command", "prefix"),
+    [
         (b"/somewhere/lab/bin/python3\0-m\0jupyterlab", Path("/somewhere/lab")),
+        (b"/srv/hub/bin/python3.12\0-m\0jupyterlab\0", Path("/srv/hub")),
         (b"/python3\0-m\0jupyterlab", None),
         (b"python3\0-m\0jupyterlab", None),
-    ):
-        (tmp_path / "7" / "cmdline").write_bytes(command)
-        assert front_end.server_prefix(tmp_path) == prefix
+        (b"jupyter-lab\0", None),
+    ],
+)
+def test_the_prefix_of_a_server_is_that_of_its_python(monkeypatch, tmp_path, command, prefix):
+    """A Python without a folder `bin` above it has no known prefix."""
+    monkeypatch.setenv("JPY_PARENT_PID", "7")
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "cmdline").write_bytes(command)
+    assert front_end.server_prefix(tmp_path) == prefix
 
 
-def test_gpu_without_programs_for_it_is_named(monkeypatch):
-    """A V100 before a torch for CUDA 13: torch sees it, and every product would fail."""
+def test_without_a_server_there_is_no_prefix(monkeypatch, tmp_path):
+    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
+    assert front_end.server_prefix(tmp_path) is None
+
+
+@pytest.fixture
+def v100(monkeypatch):
+    """The report of a V100, which torch sees."""
     report = DeviceReport("cuda", "Tesla V100", 16 * GIB, 80, (7, 0), generation_of("", (7, 0)))
     monkeypatch.setattr(device, "device_report", lambda: report)
+    return report
+
+
+def test_a_gpu_with_programs_for_it_is_described(v100, monkeypatch):
     monkeypatch.setattr(device, "usable_gpus", lambda: [(0, "Tesla V100")])
-    assert check.device() == Finding("device", Status.OK, f"{report.facts}. {report.meaning}")
+    assert check.device() == Finding("device", Status.OK, f"{v100.facts}. {v100.meaning}")
+
+
+@pytest.mark.usefixtures("v100")
+def test_a_gpu_without_programs_for_it_is_named(monkeypatch):
+    """A V100 before a torch for CUDA 13: torch sees it, and every product would fail."""
     monkeypatch.setattr(device, "usable_gpus", list)
     hold(check.device(), Status.WARN, "Tesla V100 is here, but torch", "trains on the CPU")
+
+
+def test_timing_a_tiny_step_restores_the_threads():
     before = torch.get_num_threads()
     assert check.seconds_per_tiny_step(threads=before + 1, budget=0) > 0
-    assert torch.get_num_threads() == before, "it is put back"
+    assert torch.get_num_threads() == before
 
 
 T4 = DeviceReport("cuda", "Tesla T4", 15 * GIB, 40, (7, 5), generation_of("Tesla T4", (7, 5)))
@@ -225,7 +299,7 @@ CPU = DeviceReport("cpu", "Some CPU", 0, 2)
 
 
 def published_speeds(name, capability):
-    """Return what the check says of a card's published speeds; "" if it says nothing."""
+    """Return the findings about a card's published speeds as one text, "" if there are none."""
     findings = check.published_speeds(DeviceReport("cuda", name, 8 * GIB, 20, capability))
     return " ".join(finding.what for finding in findings)
 
@@ -269,120 +343,165 @@ def test_published_speeds_of_a_cpu_are_those_of_its_model():
     assert "BF16 5.8 times as fast" in check.published_speeds(report)[0].what
 
 
-def test_what_a_machine_is_good_for():
-    for report, mps, says in (
+@pytest.mark.parametrize(
+    ("report", "mps", "words"),
+    [
         (T4, False, "only fast 16-bit format"),
         (T4, False, "is_bf16_supported(including_emulation=False) says False"),
         (H100, False, "live, with FP16, BF16"),
         (PASCAL, False, "gains little speed"),
         (CPU, False, "what others published"),
         (CPU, True, "no FP64, and its fused optimizers ignored found_inf"),
-    ):
-        hold(check.good_for(report, mps), Status.OK, says)
+    ],
+    ids=["T4", "T4 and BF16", "H100", "Pascal", "CPU", "CPU with MPS"],
+)
+def test_the_check_says_what_a_machine_is_good_for(report, mps, words):
+    hold(check.good_for(report, mps), Status.OK, words)
 
 
-def test_container_states_its_limit(tmp_path, monkeypatch):
+def test_without_files_of_a_container_there_is_no_limit(tmp_path):
     assert resources.container_memory(tmp_path) is None
-    (tmp_path / "memory.max").write_text("max\n")
-    assert resources.container_memory(tmp_path) is None
-    (tmp_path / "memory.max").write_text(f"{GIB}\n")
-    assert resources.container_memory(tmp_path) == GIB
-    (tmp_path / "memory.max").unlink()
-    (tmp_path / "memory").mkdir()
-    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
-    assert resources.container_memory(tmp_path) is None
-    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
-    assert front_end.server_prefix(tmp_path) is None
-    monkeypatch.setenv("JPY_PARENT_PID", "77")
-    (tmp_path / "77").mkdir()
-    for command, prefix in (
-        (b"/srv/hub/bin/python3.12\0-m\0jupyterlab\0", Path("/srv/hub")),
-        (b"jupyter-lab\0", None),
-    ):
-        (tmp_path / "77" / "cmdline").write_bytes(command)
-        assert front_end.server_prefix(tmp_path) == prefix
 
 
-def test_disabled_front_end_is_named_with_its_remedy(tmp_path, monkeypatch):
-    """`jupyter labextension disable anywidget` leaves the files where they are, and notes it in a
-    file of its own.
-    """
+@pytest.mark.parametrize(
+    ("file", "text", "limit"),
+    [
+        ("memory.max", "max\n", None),
+        ("memory.max", f"{GIB}\n", GIB),
+        # What the first version of cgroups has without a limit.
+        ("memory/memory.limit_in_bytes", "9223372036854771712\n", None),
+    ],
+    ids=["no limit", "a limit", "no limit in version 1"],
+)
+def test_the_limit_of_a_container_is_read(tmp_path, file, text, limit):
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    assert resources.container_memory(tmp_path) == limit
+
+
+@pytest.fixture
+def page_config(tmp_path, monkeypatch):
+    """The file in which JupyterLab notes disabled extensions; both front ends are installed."""
     for name in front_end.EXTENSIONS:
         extension(tmp_path / "extensions", name, "1.0")
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))
     page = tmp_path / "config" / "labconfig" / "page_config.json"
     page.parent.mkdir(parents=True)
-    for on in (
+    return page
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         '{"disabledExtensions": {"anywidget": false}}',
         '{"disabledExtensions": ["anywidget"]}',
         "{",
-    ):
-        page.write_text(on)  # or what cannot be read
-        assert front_end.front_end([tmp_path / "extensions"]).status is Status.OK, on
-    page.write_text('{"disabledExtensions": {"anywidget": true}}')
-    cure = "`jupyter labextension enable anywidget`, then restart JupyterLab"
-    hold(front_end.front_end([tmp_path / "extensions"]), Status.BAD, cure)
+    ],
+    ids=["enabled", "a list", "not JSON"],
+)
+def test_a_front_end_counts_as_enabled_otherwise(page_config, tmp_path, text):
+    page_config.write_text(text)
+    assert front_end.front_end([tmp_path / "extensions"]).status is Status.OK
 
 
-def test_a_server_without_anywidget_is_named_with_its_own_cure(tmp_path, monkeypatch):
-    """The kernel has both extensions, the hub's server only one of them."""
-    kernel = tmp_path / "kernel"
-    server = tmp_path / "hub"
-    monkeypatch.setattr("sys.prefix", str(kernel))
+def test_a_disabled_front_end_is_named_with_its_remedy(page_config, tmp_path):
+    """`jupyter labextension disable anywidget` leaves the extension's files where they are."""
+    page_config.write_text('{"disabledExtensions": {"anywidget": true}}')
+    remedy = "`jupyter labextension enable anywidget`, then restart JupyterLab"
+    hold(front_end.front_end([tmp_path / "extensions"]), Status.BAD, remedy)
+
+
+@pytest.fixture
+def kernel_extensions(tmp_path, monkeypatch):
+    """The kernel's folder of extensions, which has both; the server in `hub` has one of them."""
+    monkeypatch.setattr("sys.prefix", str(tmp_path / "kernel"))
+    folder = tmp_path / "kernel" / "share" / "jupyter" / "labextensions"
     for name in front_end.EXTENSIONS:
-        extension(kernel / "share" / "jupyter" / "labextensions", name, "1.0")
-    extension(
-        server / "share" / "jupyter" / "labextensions", "@jupyter-widgets/jupyterlab-manager", "5.0"
-    )
-    folders = [kernel / "share" / "jupyter" / "labextensions"]
-    assert front_end.front_end(folders).status is Status.OK
-    finding = front_end.front_end(folders, server)
-    hold(
-        finding, Status.BAD, f"no front end for anywidget in {server}, whose server shows this page"
-    )
-    assert re.search(
-        r"hub.*python -m pip install --force-reinstall --no-deps anywidget`", finding.remedy
-    )
+        extension(folder, name, "1.0")
+    of_hub = tmp_path / "hub" / "share" / "jupyter" / "labextensions"
+    extension(of_hub, "@jupyter-widgets/jupyterlab-manager", "5.0")
+    return folder
+
+
+def test_extensions_of_the_kernel_count_without_a_server(kernel_extensions):
+    assert front_end.front_end([kernel_extensions]).status is Status.OK
+
+
+def test_a_server_without_anywidget_is_named_with_its_remedy(kernel_extensions, tmp_path):
+    server = tmp_path / "hub"
+    finding = front_end.front_end([kernel_extensions], server)
+    words = f"no front end for anywidget in {server}, whose server shows this page"
+    hold(finding, Status.BAD, words)
+    command = r"hub.*python -m pip install --force-reinstall --no-deps anywidget`"
+    assert re.search(command, finding.remedy)
+
+
+def test_an_extension_of_the_user_counts_for_the_server(kernel_extensions, tmp_path):
     extension(tmp_path / "user", "anywidget", "0.9.21")
-    shared = [*folders, tmp_path / "user"]  # a user's extensions
-    assert front_end.front_end(shared, server).status is Status.OK
+    folders = [kernel_extensions, tmp_path / "user"]
+    assert front_end.front_end(folders, tmp_path / "hub").status is Status.OK
+
+
+@pytest.fixture
+def no_extensions(monkeypatch):
+    """Neither a host that shows widgets itself, nor any folder of extensions."""
     monkeypatch.setattr(front_end, "extension_folders", list)
     monkeypatch.setattr(front_end, "host", lambda environment: None)
-    for started_by, reason in (
-        (None, None),
-        (tmp_path, "no front end for jupyterlab_widgets or anywidget"),
-    ):
-        monkeypatch.setattr(front_end, "server_prefix", lambda it=started_by: it)
-        found = front_end.why_not_shown()
-        assert found is None if reason is None else reason in found.what
 
 
-def test_old_ipywidgets_by_the_requirements_that_pip_writes_down(monkeypatch):
-    project = tomllib.loads(
-        (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
-    )["project"]
+@pytest.mark.usefixtures("no_extensions")
+def test_without_a_server_nothing_is_said_of_widgets(monkeypatch):
+    monkeypatch.setattr(front_end, "server_prefix", lambda: None)
+    assert front_end.why_not_shown() is None
+
+
+@pytest.mark.usefixtures("no_extensions")
+def test_a_server_without_front_ends_is_the_reason(monkeypatch, tmp_path):
+    monkeypatch.setattr(front_end, "server_prefix", lambda: tmp_path)
+    finding = front_end.why_not_shown()
+    assert "no front end for jupyterlab_widgets or anywidget" in finding.what
+
+
+@pytest.fixture
+def required(monkeypatch):
+    """Package -> the least version that the installed labkit requires, as pip writes it down."""
+    pyproject = Path(__file__).parents[2] / "pyproject.toml"
+    project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
+    # pip sorts the limits of a version: "<3,>=2.10".
     lines = [re.sub(r">=([\d.]+),<(\d)", r"<\2,>=\1", line) for line in project["dependencies"]]
     extras = [f'{line}; extra == "lab"' for line in project["optional-dependencies"]["lab"]]
     monkeypatch.setattr("importlib.metadata.requires", lambda _: lines + extras)
-    asked = check.requirements()
-    assert asked["torch"] == "2.10"
-    assert "jupyterlab" not in asked, "an extra is no requirement"
-    for version, status in (("7.5.1", "bad"), ("7.7.1", "ok"), ("8.1.9", "ok")):
-        *_, finding = check.packages(
-            {"ipywidgets": asked["ipywidgets"]}, {"fp16-lab": "1", "ipywidgets": version}.get
-        )
-        assert finding.status == status, version
+    return check.requirements()
+
+
+def test_the_least_version_of_torch_is_read(required):
+    assert required["torch"] == "2.10"
+
+
+def test_an_extra_is_not_required(required):
+    assert "jupyterlab" not in required
+
+
+@pytest.mark.parametrize(
+    ("version", "status"), [("7.5.1", "bad"), ("7.7.1", "ok"), ("8.1.9", "ok")]
+)
+def test_ipywidgets_is_judged_by_the_required_version(required, version, status):
+    installed = {"fp16-lab": "1", "ipywidgets": version}
+    *_, finding = check.packages({"ipywidgets": required["ipywidgets"]}, installed.get)
+    assert finding.status == status
 
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """Let torch and nvidia-smi say that there is a GPU."""
+    """A function that lets torch and nvidia-smi report a GPU; without a driver, smi is missing."""
 
-    def there_is(name, capability, driver="580.1"):
+    def report_gpu(name, capability, driver="580.1"):
+        major, minor = capability
         properties = SimpleNamespace(
             name=name,
-            major=capability[0],
-            minor=capability[1],
+            major=major,
+            minor=minor,
             total_memory=80 * GIB,
             multi_processor_count=132,
         )
@@ -392,11 +511,12 @@ def gpu(monkeypatch):
         def smi(command, **_):
             if driver is None:
                 raise FileNotFoundError(command[0])
+            # A line for each of two GPUs.
             return SimpleNamespace(stdout=f"{driver}\n{driver}\n")
 
         monkeypatch.setattr(subprocess, "run", smi)
 
-    return there_is
+    return report_gpu
 
 
 def test_worked_example_of_a_gpu(gpu):
@@ -412,8 +532,9 @@ def test_worked_example_of_a_gpu(gpu):
     assert report.spec == "H100"
 
 
-def test_generations_are_distinguished(gpu):
-    for name, capability, has, spec in (
+@pytest.mark.parametrize(
+    ("name", "capability", "words", "spec"),
+    [
         ("Tesla V100-SXM2-16GB", (7, 0), "has Volta Tensor Cores for FP16", "V100"),
         ("Tesla T4", (7, 5), "has Turing Tensor Cores for FP16", "T4"),
         (
@@ -438,88 +559,117 @@ def test_generations_are_distinguished(gpu):
         ),
         ("NVIDIA GeForce GTX 1080", (6, 1), "has no Tensor Cores (those came with 7.0)", None),
         ("NVIDIA Next", (15, 0), "is newer than the lab's table of Tensor Cores", None),
-    ):
-        gpu(name, capability)
-        report = device_report("cuda")
-        assert has in report.facts
-        assert report.spec == spec, name
+    ],
+)
+def test_the_generation_of_a_gpu_is_described(gpu, name, capability, words, spec):
+    gpu(name, capability)
+    report = device_report("cuda")
+    assert words in report.facts
+    assert report.spec == spec
 
 
-def test_gpu_outside_of_the_table_is_described(gpu, monkeypatch, tmp_path):
+def test_a_gpu_without_tensor_cores_gains_little(gpu):
     gpu("NVIDIA GeForce GTX 1080", (6, 1))
     assert "gains little or nothing" in device_report().meaning
-    for name, capability, hip in (
-        ("AMD Instinct MI300X", (9, 4), "7.0"),
-        ("NVIDIA Next", (15, 0), None),
-    ):
-        gpu(name, capability)
-        monkeypatch.setattr(torch.version, "hip", hip)
-        report = device_report()
-        assert "table" in report.facts
-        assert "Every timing of the lab can be measured here, but" in report.meaning
-        assert report.tensor_cores == (), name
-    gpu("NVIDIA B200", (10, 0), driver=None)  # the kernel module tells the driver
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "hip"),
+    [("AMD Instinct MI300X", (9, 4), "7.0"), ("NVIDIA Next", (15, 0), None)],
+)
+def test_a_gpu_outside_of_the_table_is_described(gpu, monkeypatch, name, capability, hip):
+    gpu(name, capability)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    report = device_report()
+    assert "table" in report.facts
+    assert "Every timing of the lab can be measured here, but" in report.meaning
+    assert report.tensor_cores == ()
+
+
+def test_without_nvidia_smi_the_kernels_module_names_the_driver(gpu, monkeypatch, tmp_path):
+    gpu("NVIDIA B200", (10, 0), driver=None)
     version = tmp_path / "version"
-    monkeypatch.setattr(provenance, "DRIVER", version)
-    assert device_report().driver is None
     version.write_text(
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n"
     )
+    monkeypatch.setattr(provenance, "DRIVER", version)
     assert device_report().driver == "580.95.05"
 
 
-def test_a_cpu_is_recognised_by_its_flags(monkeypatch):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
-    for flags, instructions, means in (
+def test_without_nvidia_smi_and_module_the_driver_is_unknown(gpu, monkeypatch, tmp_path):
+    gpu("NVIDIA B200", (10, 0), driver=None)
+    monkeypatch.setattr(provenance, "DRIVER", tmp_path / "missing")
+    assert device_report().driver is None
+
+
+@pytest.mark.parametrize(
+    ("key", "flags", "instructions", "meaning"),
+    [
         (
-            "flags: fpu avx512_bf16 avx2",
+            "flags",
+            "fpu avx512_bf16 avx2",
             ("AVX512-BF16",),
             "and BF16 can multiply large matrices faster than FP32",
         ),
         (
-            "flags: avx512_fp16 amx_bf16",
+            "flags",
+            "avx512_fp16 amx_bf16",
             ("AVX512-FP16", "AMX-BF16"),
             "and FP16 and BF16 can multiply",
         ),
-        ("flags: avx2 fma", (), "but no format is faster than FP32"),
+        ("flags", "avx2 fma", (), "but no format is faster than FP32"),
         (
-            "Features: fp asimdhp bf16 sve",
+            "Features",
+            "fp asimdhp bf16 sve",
             ("Arm BF16", "Arm FP16"),
             "and FP16 and BF16 can multiply",
         ),
-    ):
-        name, words = flags.split(": ")
-        monkeypatch.setattr(
-            resources,
-            "cpuinfo",
-            lambda name=name, words=words: {"model name": "Some CPU", name: words},
-        )
-        report = device_report("cpu")
-        assert report.instructions == instructions, flags
-        assert report.facts.startswith("Some CPU: ")
-        assert means in report.meaning
+    ],
+    ids=["BF16", "FP16 and AMX", "neither", "Arm"],
+)
+def test_a_cpu_is_described_by_its_flags(monkeypatch, key, flags, instructions, meaning):
+    """The key is that of Linux: "flags" of x86, "Features" of Arm."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
+    monkeypatch.setattr(resources, "cpuinfo", lambda: {"model name": "Some CPU", key: flags})
+    report = device_report("cpu")
+    assert report.instructions == instructions
+    assert report.facts.startswith("Some CPU: ")
+    assert meaning in report.meaning
+
+
+def test_without_cpuinfo_a_cpu_is_described_by_torch(monkeypatch):
+    capabilities = {"avx512_bf16": True, "avx512_fp16": False, "cpu_name": "Some CPU"}
     monkeypatch.setattr(resources, "cpuinfo", dict)
-    told = {"avx512_bf16": True, "avx512_fp16": False, "cpu_name": "Some CPU"}
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: told, raising=False)
-    assert device_report("cpu").instructions == ("AVX512-BF16",), (
-        "what torch knows counts where there is no cpuinfo"
-    )
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    assert device_report("cpu").instructions == ("AVX512-BF16",)
 
 
-def test_unusable_devices_are_refused(monkeypatch):
-    """NVIDIA's compatibility rules, by hand."""
+def test_an_unknown_device_is_refused():
     with pytest.raises(ValueError, match='expected "cpu" or "cuda", got \'mps\''):
         device_report("mps")
+
+
+def test_cuda_without_a_gpu_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match='got "cuda", but torch reaches no GPU'):
         device_report("cuda")
-    for capability, built, runs in (
-        ((8, 6), ["sm_80"], True),  # a program of the same generation, not newer
+
+
+@pytest.mark.parametrize(
+    ("capability", "programs", "runs"),
+    [
+        # A program of the same generation, and not of a later card.
+        ((8, 6), ["sm_80"], True),
         ((8, 0), ["sm_86"], False),
-        # a V100 before torch for CUDA 13
+        # A V100 before a torch for CUDA 13.
         ((7, 0), ["sm_75", "sm_80", "sm_90", "compute_120"], False),
-        ((12, 0), ["sm_90", "compute_90"], True),  # translated for what came later
+        # The driver translates "compute_90" for cards that came later.
+        ((12, 0), ["sm_90", "compute_90"], True),
         ((10, 0), ["sm_100a"], True),
-        ((9, 0), [], True),  # nobody says
-    ):
-        assert has_programs(capability, built) == runs, (capability, built)
+        # Torch does not say what it was built for.
+        ((9, 0), [], True),
+    ],
+    ids=["older", "newer", "V100", "translated", "suffix", "unknown"],
+)
+def test_a_gpu_runs_programs_by_nvidias_rules(capability, programs, runs):
+    assert has_programs(capability, programs) == runs

@@ -16,30 +16,62 @@ from labkit.train import TASKS, train_grid
 GIB = 2**30
 
 
-def test_a_quota_of_the_container_counts_where_it_is_less(tmp_path: Path) -> None:
-    free = usable_cores(cgroup=tmp_path)
-    older = tmp_path / "older kernels"
+def test_without_a_quota_a_container_has_all_cores(tmp_path: Path) -> None:
+    cores = usable_cores(cgroup=tmp_path)
     (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert usable_cores(cgroup=tmp_path) == free
-    (tmp_path / "cpu.max").write_text("50000 100000\n")  # half a core: still one thread
+    assert usable_cores(cgroup=tmp_path) == cores
+
+
+def test_a_quota_of_half_a_core_is_one_thread(tmp_path: Path) -> None:
+    (tmp_path / "cpu.max").write_text("50000 100000\n")
     assert usable_cores(cgroup=tmp_path) == 1
-    (older / "cpu").mkdir(parents=True)
-    (older / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
-    for quota, cores in (("-1", free), ("100000", 1)):  # -1: no limit
-        (older / "cpu" / "cpu.cfs_quota_us").write_text(f"{quota}\n")
-        assert usable_cores(cgroup=older) == cores
 
 
-@pytest.mark.skipif(
-    sys.platform == "win32", reason="Windows is asked by a system call, not by a file"
+@pytest.fixture
+def first_version(tmp_path: Path) -> Path:
+    """The folder of a container's quota in the first version of cgroups."""
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    return tmp_path / "cpu"
+
+
+def test_the_quota_of_the_first_version_of_cgroups_counts(first_version: Path) -> None:
+    (first_version / "cpu.cfs_quota_us").write_text("100000\n")
+    assert usable_cores(cgroup=first_version.parent) == 1
+
+
+def test_minus_one_is_no_quota_in_the_first_version(first_version: Path) -> None:
+    cores = usable_cores(cgroup=first_version.parent / "missing")
+    (first_version / "cpu.cfs_quota_us").write_text("-1\n")
+    assert usable_cores(cgroup=first_version.parent) == cores
+
+
+reads_files = pytest.mark.skipif(
+    sys.platform == "win32", reason="Windows gives its memory by a system call, not by a file"
 )
-def test_memory_is_the_available_one_within_the_container(tmp_path: Path) -> None:
-    meminfo = tmp_path / "meminfo"
-    assert available_memory(meminfo, tmp_path) == os.sysconf("SC_PHYS_PAGES") * os.sysconf(
-        "SC_PAGE_SIZE"
-    )
-    meminfo.write_text("MemTotal:       16000000 kB\nMemAvailable:    8000000 kB\n")
+
+
+@reads_files
+def test_without_meminfo_all_memory_counts_as_available(tmp_path: Path) -> None:
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert available_memory(tmp_path / "missing", tmp_path) == memory
+
+
+@pytest.fixture
+def meminfo(tmp_path: Path) -> Path:
+    """A file like /proc/meminfo, with 8,000,000 kB available."""
+    path = tmp_path / "meminfo"
+    path.write_text("MemTotal:       16000000 kB\nMemAvailable:    8000000 kB\n")
+    return path
+
+
+@reads_files
+def test_available_memory_is_that_of_meminfo(meminfo: Path, tmp_path: Path) -> None:
     assert available_memory(meminfo, tmp_path) == 8_000_000 * 1024
+
+
+@reads_files
+def test_available_memory_is_what_the_container_has_left(meminfo: Path, tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text(f"{2 * GIB}\n")
     (tmp_path / "memory.current").write_text(f"{GIB // 2}\n")
     assert available_memory(meminfo, tmp_path) == 2 * GIB - GIB // 2
@@ -58,12 +90,19 @@ def quota_of_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quota_of_one")
-def test_device_report_check_and_compare_count_the_same_cores(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_device_report_counts_the_cores_of_the_quota() -> None:
     assert device_report("cpu").cores == 1
+
+
+@pytest.mark.usefixtures("quota_of_one")
+def test_the_check_counts_the_cores_of_the_quota() -> None:
     assert check.threads().what.startswith("1 core; ")
 
+
+@pytest.mark.usefixtures("quota_of_one")
+def test_a_grid_starts_no_processes_on_one_core(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def too_many(count: int, **_: object) -> None:
         raise AssertionError(f"{count} processes on one core")
 

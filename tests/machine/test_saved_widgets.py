@@ -130,16 +130,19 @@ def test_states_of_another_shape_are_left_where_they_are(manager: Any) -> None:
     assert saved(manager, notebook(["a"], {})) == {}
 
 
-def test_what_holds_no_widgets_is_saved_as_it_is() -> None:
-    for model in (
+@pytest.mark.parametrize(
+    "model",
+    [
         {"type": "file", "content": "text"},
         {"type": "directory"},
         {"type": "notebook", "content": notebook([], None)},
         {"type": "notebook", "content": {"metadata": {"widgets": {"another": {}}}}},
-    ):
-        before = str(model)
-        keep_shown_widgets(model)
-        assert str(model) == before
+    ],
+)
+def test_what_holds_no_widgets_is_saved_as_it_is(model: Any) -> None:
+    before = str(model)
+    keep_shown_widgets(model)
+    assert str(model) == before
 
 
 def test_a_fault_of_the_hook_is_logged_and_changes_nothing(
@@ -252,8 +255,9 @@ def test_lost_widgets_are_replaced_by_a_picture(manager: Any) -> None:
     assert picture["data"] == {"image/png": "cGljdHVyZQ=="}
     assert closed["data"] == {VIEW: {"model_id": ""}}
     file = Path(manager.root_dir, "a.ipynb").read_text()
-    assert file.count('"lost"') == 2, "reading changes no file"
-    assert LOST not in file, "reading changes no file"
+    # Reading changes no file.
+    assert file.count('"lost"') == 2
+    assert LOST not in file
 
 
 def test_a_notebook_saved_without_widgets_is_read_as_it_is(manager: Any) -> None:

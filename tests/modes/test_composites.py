@@ -20,30 +20,42 @@ def test_worked_example_attention_is_made_of_matrix_products() -> None:
     assert products == ["linear", "bmm", "softmax", "bmm", "linear"]
 
 
-def test_the_body_computes_the_same() -> None:
-    x = torch.randn(3, 8)
-    for func, args in (
-        (F.relu, (x,)),
-        (F.normalize, (x,)),
-        (F.softmax, (x, -1)),
-        (F.layer_norm, (x, (8,))),
-    ):
-        assert is_composite(func)
-        assert torch.equal(body_of(func)(*args), func(*args))
+X = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [(F.relu, (X,)), (F.normalize, (X,)), (F.softmax, (X, -1)), (F.layer_norm, (X, (8,)))],
+    ids=["relu", "normalize", "softmax", "layer_norm"],
+)
+def test_the_body_computes_what_the_function_does(function, arguments) -> None:
+    assert is_composite(function)
+    assert torch.equal(body_of(function)(*arguments), function(*arguments))
+
+
+def test_a_method_of_a_tensor_is_no_composite() -> None:
     assert not is_composite(torch.Tensor.unflatten)
+
+
+def test_a_mode_ends_after_a_composite_that_fails() -> None:
     with autocast(), pytest.raises(AttributeError):
         F.normalize("no tensor")
-    assert (x.T @ x).dtype == torch.float32, "a mode is gone after a composite that fails"
+    assert (X.T @ X).dtype == torch.float32
 
 
-def test_a_function_that_leaves_asking_to_another_is_left_alone() -> None:
-    """max_pool2d calls one of two functions, and meshgrid's helper asks about meshgrid: entered,
-    they never end.
-    """
+# The bodies of these functions would call a mode for the same function again, without an end:
+# max_pool2d calls one of two others, and a helper of meshgrid handles meshgrid itself.
+
+
+def test_max_pooling_is_not_entered() -> None:
     image = torch.arange(16.0).reshape(1, 1, 4, 4).half()
     assert not is_composite(F.max_pool2d)
     with half_storage("cpu"):
         assert F.max_pool2d(image, 2).flatten().tolist() == [5, 7, 13, 15]
+
+
+def test_meshgrid_is_not_entered() -> None:
     rows, _ = torch.meshgrid(torch.arange(2), torch.arange(3), indexing="ij")
     with autocast():
-        assert torch.equal(torch.meshgrid(torch.arange(2), torch.arange(3), indexing="ij")[0], rows)
+        rows_in_mode, _ = torch.meshgrid(torch.arange(2), torch.arange(3), indexing="ij")
+    assert torch.equal(rows_in_mode, rows)

@@ -27,8 +27,10 @@ from tests.grading.cases import cells_of
 from tests.mutants.planted import PRELUDE, Answer, Faulty, around, in_code
 
 EQUAL = tomllib.loads(Path(__file__).with_name("equal.toml").read_text(encoding="utf-8"))
-TRAINS = ("project.", "clinic.")  # an answer takes a second and more
-SECONDS = 0.5  # of CPU for all calls of one fault: more is an endless loop
+# Exercises of which an answer takes a second and more.
+TRAINS = ("project.", "clinic.")
+# Seconds of CPU for all calls of one fault: one that takes more is an endless loop.
+SECONDS = 0.5
 
 
 def function_in(sources: list[str], exercise: Exercise) -> Answer | None:
@@ -48,9 +50,7 @@ def function_in(sources: list[str], exercise: Exercise) -> Answer | None:
 
 
 def faults_of(exercise: Exercise) -> Iterator[tuple[str, Answer | None]]:
-    """Yield (what is changed, the answer with that fault) for every fault of the lesson's own
-    solution.
-    """
+    """Yield (what is changed, the answer with the fault) for all faults of the solution."""
     *needed, own = program_of(cells_of(exercise.lesson), exercise)
     for name, source in in_code(own):
         yield name, function_in([*needed, source], exercise)
@@ -89,10 +89,12 @@ def _agrees(paper: CaseSet, answer: Answer, number: int, place: int) -> bool:
 
 
 def judged(paper: CaseSet) -> tuple[int, list[str]]:
-    """Return how many faults there are, and which are neither refused nor without effect on the
-    calls of the paper.
+    """Return how many faults there are, and which ones are neither refused nor without effect.
+
+    A fault without effect gives the right answer to each call of the paper.
     """
-    known_outcomes(paper, paper.exercise.reference)  # not within the time of an answer
+    # It is computed and kept here, so that it does not take the time of an answer.
+    known_outcomes(paper, paper.exercise.reference)
     count = 0
     equal = []
     for name, answer in faults_of(paper.exercise):

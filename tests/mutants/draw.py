@@ -1,5 +1,8 @@
-"""Draw faults at random: `python tests/mutants/draw.py SEED COUNT PATH ...` prints rows for
-faults.toml.
+"""Draws faults of labkit's code at random.
+
+    python tests/mutants/draw.py SEED COUNT PATH ...
+
+prints rows for faults.toml.
 
 Each fault changes one expression or statement of the source under the paths: a comparison, a
 boolean operator, an arithmetic operator, a condition, a number, a truth value, or a call whose
@@ -70,8 +73,10 @@ def spans(tree: ast.Module, source: str) -> Iterator[tuple[Any, str]]:
 
 
 def annotations(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what types alone see, and what an f-string holds (its segments have no place of their
-    own).
+    """Yield nodes in which no fault is planted.
+
+    They are annotations and blocks of TYPE_CHECKING, which are not run, and the parts of f-strings,
+    which have no place of their own in the source.
     """
     for name in ("annotation", "returns"):
         if (part := getattr(node, name, None)) is not None:
@@ -83,7 +88,7 @@ def annotations(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def planted(source: str, node: ast.expr | ast.stmt, becomes: str) -> tuple[str, str]:
-    """Return whole lines that occur once in the source and hold the node, and the same with its
+    """Return whole lines with the node that occur once in the source, and the lines with its
     replacement.
     """
     lines = source.splitlines(keepends=True)
@@ -136,9 +141,7 @@ def parses(source: str) -> bool:
 
 
 def mirrored(path: str) -> str:
-    """Return the tests of a package: the folder of the same name, or the nearest one
-    that exists.
-    """
+    """Return the folder of a package's tests: that of its name, or the nearest one above it."""
     folder = Path("tests", *Path(path).with_suffix("").parts[1:])
     return next(each for each in (folder, *folder.parents) if (ROOT / each).is_dir()).as_posix()
 

@@ -45,7 +45,8 @@ COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
     ast.BitOr: ast.BitAnd,
     ast.MatMult: ast.Mult,
 }
-ONE_WAY = (ast.Sub, ast.Div, ast.Pow, ast.FloorDiv, ast.Mod, ast.MatMult)  # a - b is not b - a
+# Operators whose operands cannot be exchanged: a - b is not b - a.
+ONE_WAY = (ast.Sub, ast.Div, ast.Pow, ast.FloorDiv, ast.Mod, ast.MatMult)
 NAMED = {
     "min": ("max",),
     "max": ("min",),
@@ -243,9 +244,7 @@ def _other_dtype(value: Any) -> Any:
 
 
 def _only(index: int) -> Change:
-    """Return a change that spoils all elements of a sequence or tensor but the first,
-    or the last.
-    """
+    """Return a change of all elements of a sequence or tensor except the first or the last one."""
 
     def changed(value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.numel() > 1:
@@ -286,8 +285,9 @@ OUT: dict[str, Change] = {
 def _where(
     kind: Callable[[torch.Tensor], torch.Tensor], instead: Callable[[torch.Tensor], torch.Tensor]
 ) -> Change:
-    """Return a change of each element of this kind, in floating-point tensors and numbers wherever
-    they stand.
+    """Return a change of each element of this kind.
+
+    Elements of floating-point tensors and single numbers are changed, also in nested containers.
     """
 
     def of_one(value: Any) -> Any:
@@ -341,8 +341,9 @@ class Faulty:
 
 
 def around(right: Answer, may_change: tuple[bool, ...]) -> Iterator[tuple[str, Faulty]]:
-    """Yield (what is changed, the answer with that fault); `may_change` says which arguments an
-    answer may change.
+    """Yield (what is changed, the answer with that fault).
+
+    `may_change` has for each argument whether an answer may change it.
     """
     yield from (
         (f"out: {name}", Faulty(right, partial(_changed_out, change)))

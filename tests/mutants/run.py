@@ -26,7 +26,8 @@ from queue import SimpleQueue
 ROOT = Path(__file__).parents[2]
 FAULTS = Path(__file__).with_name("faults.toml")
 COPIED = ("labkit", "labkit_lessons", "tests", "pyproject.toml")
-TOO_LONG = 300  # seconds for the tests of one fault
+# Seconds for the tests of one fault.
+TOO_LONG = 300
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,9 @@ def run_tests(folder: Path, tests: tuple[str, ...]) -> tuple[int, str]:
 
 
 def tried(fault: Fault, folders: SimpleQueue[Path]) -> tuple[str, str]:
-    """Plant a fault into one of the copies, run its tests, and take it out again; return a line of
-    the table.
+    """Plant a fault into one of the copies, run its tests, and return a line of the table.
+
+    The copy is restored afterwards.
 
     The second text says why the fault does not count as noticed; it is empty where a test noticed
     it.

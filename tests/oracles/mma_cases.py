@@ -1,5 +1,7 @@
-"""Dot products that distinguish Tensor Cores: gaussian numbers, and cases in which alignment
-matters.
+"""Dot products on which the generations of Tensor Cores differ.
+
+They are of gaussian numbers, and of numbers that are chosen so that the alignment of their products
+changes the result.
 
 Each maker returns A[count, k], B[count, k] and C[count]; `cases` rounds them to the formats of an
 instruction. labkit's formats are used to make the numbers; the expected sums come from
@@ -17,8 +19,9 @@ Cases = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def cases(row: MmaSpec, result: Format, count: int, seed: int) -> Cases:
-    """Return `count` dot products of two blocks and three terms each, the kinds of MAKERS one after
-    another; only `specials` has infinities and NaN.
+    """Return `count` dot products of two blocks and three terms each.
+
+    The kinds of MAKERS come one after another. Only `specials` has infinities and NaN.
     """
     rng = np.random.default_rng(seed)
     shape = -(-count // len(MAKERS)), 2 * row.block_length + 3
@@ -81,8 +84,9 @@ def around_the_cut(
 def cancelled_at_the_cut(
     row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[int, int]
 ) -> Cases:
-    """A large pair that cancels, and in its block a small term at the edge of what is kept, so that
-    the bits that alignment cut from it show in the result.
+    """A large pair that cancels, and in its block a small term at the edge of what is kept.
+
+    The result shows which bits of the small term alignment cut off.
     """
     count = shape[0]
     format = row.operands
@@ -120,8 +124,9 @@ def _factors(power: np.ndarray, format: Format, rng: np.random.Generator) -> lis
 def unnormalised(
     row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[int, int]
 ) -> Cases:
-    """Significands near 2: products near 4 stay as they are, beside terms at the edge of what is
-    kept.
+    """Significands near 2, beside terms at the edge of what is kept.
+
+    Their products are near 4, and are not normalised before they are aligned.
     """
     a = rng.uniform(1.5, 2, shape)
     b = rng.uniform(1.5, 2, shape)

@@ -45,8 +45,9 @@ def dot(
     result_bits: int = 23,
     operands_b: str = "",
 ) -> float:
-    """D = C + sum of a[i] * b[i], block after block; `operands_b` names the format of b where it is
-    another one.
+    """Return D = C + sum of a[i] * b[i], block after block.
+
+    `operands_b` names the format of b if it is not that of a.
     """
     for first in range(0, len(a), block_length):
         part = slice(first, first + block_length)
@@ -75,16 +76,19 @@ def block(
         terms.append((left * right >> GRID, exponent_of(left, emin) + exponent_of(right, emin_b)))
     terms.append((whole(c), exponent_of(whole(c), FORMATS[result][0])))
     largest = max([exponent for value, exponent in terms if value], default=-126)
-    largest = max(largest, -126)  # a zero C has the exponent of FP32's zero
+    # A zero C has the exponent of FP32's zero.
+    largest = max(largest, -126)
     unit = 1 << (GRID + largest - fraction_bits)
     # the rest is cut off
     total = sum(abs(value) // unit * (1 if value >= 0 else -1) for value, _ in terms) * unit
-    return to_format(total, result, result_bits, nearest=result == "FP16")  # FP32 truncates
+    # Results in FP16 are rounded to nearest, those in FP32 are cut.
+    return to_format(total, result, result_bits, nearest=result == "FP16")
 
 
 def to_format(total: int, result: str, bits: int = 52, nearest: bool = True) -> float:
-    """A multiple of 2^-GRID in a format, or with fewer significand bits; beyond the largest is
-    infinity.
+    """Return a multiple of 2^-GRID rounded to a format, or to fewer significand bits.
+
+    A number beyond the largest of the format becomes infinity.
     """
     emin, stored = FORMATS[result]
     place = 1 << (GRID + exponent_of(total, emin) - min(bits, stored))

@@ -1,5 +1,6 @@
-"""Operations that torch runs inside of a function, with their elements, observed below labkit's
-code.
+"""The operations that torch runs inside of a function, and the sizes of their tensors.
+
+They are observed by a dispatch mode of torch, below labkit's own code.
 """
 
 from collections.abc import Callable
@@ -11,8 +12,9 @@ from torch.utils._pytree import tree_leaves
 
 
 class _Watch(TorchDispatchMode):
-    """Keep, by name, the most elements that an operation read or wrote; views and empty memory do
-    not count.
+    """Keeps the largest number of elements that each operation read or wrote.
+
+    Views and the allocation of empty memory do not count.
     """
 
     def __init__(self) -> None:
@@ -34,13 +36,16 @@ class _Watch(TorchDispatchMode):
         return result
 
 
-def operations(function: Callable[..., Any], *given: Any) -> dict[str, int]:
-    """Return operation -> the elements of the largest tensor that it read or wrote inside
-    function(*given).
+def operations(function: Callable[..., Any], *arguments: Any) -> dict[str, int]:
+    """Return operation -> the elements of the largest tensor that it read or wrote.
+
+    Args:
+        function: The function that is observed.
+        *arguments: Its arguments.
 
     >>> operations(lambda x: [piece.neg() + 1 for piece in x.split(3)], torch.ones(10))
     {'neg': 3, 'add': 3}
     """
     with _Watch() as watch:
-        function(*given)
+        function(*arguments)
     return watch.largest

@@ -17,7 +17,9 @@ from labkit.formats import E4M3, E5M2, FORMATS, FP16, FP32, Format, Rounding, ro
 from labkit.gemm import SEQUENTIAL_FP16, SEQUENTIAL_FP32, accumulate
 
 Floats = NDArray[np.float64]
-BATCHES, ROUNDINGS = 2, 3  # streams of random bits
+# Streams of random bits.
+BATCHES = 2
+ROUNDINGS = 3
 BETA, BETA_SQUARE = 0.9, 0.999
 
 

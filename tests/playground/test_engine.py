@@ -120,8 +120,9 @@ def texts(values: Floats) -> list[str]:
 
 
 class Dense(nn.Module):
-    """A layer whose bias is the first row of its weights; it keeps its operands and their
-    gradients.
+    """A layer that adds its bias first, as one more row of its weights.
+
+    `seen` has the operands and the output of the last step, and their gradients.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
@@ -142,6 +143,8 @@ class Dense(nn.Module):
 
 
 class Network(nn.Module):
+    """Layers with an activation between them; `seen` has the activated outputs."""
+
     def __init__(self, layers: list[Dense], activation: str) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
@@ -179,21 +182,21 @@ class Stepped:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[NodeEngine]:
+    """A process of node with the page's trainer."""
     with NodeEngine() as engine:
         engine.load(joined(in_order(["playground/trainer.js", "playground/problems.js"])))
         yield engine
 
 
 def recipe_of(preset: str) -> Recipe:
-    """Return the lab's recipe, with the page's accumulator where its operands are narrower than
-    FP32.
-    """
+    """Return a recipe of the lab, with the page's accumulator unless all operands are FP32."""
     recipe = RECIPES[preset]
     narrow = recipe.model != FP32 or recipe.autocast is not None
     return replace(recipe, accumulator=SEQUENTIAL_FP32) if narrow else recipe
 
 
 def optimizer_of(method: dict[str, Any]) -> Any:
+    """Return a function that makes torch's optimizer for a method of the page."""
     if method["kind"] == "Adam":
         return lambda weights: torch.optim.Adam(weights, method["rate"], eps=method["epsilon"])
     return lambda weights: torch.optim.SGD(weights, method["rate"], momentum=method["momentum"])
@@ -281,12 +284,14 @@ def _load_memory(made: Engine, state: dict[str, Any], kind: str) -> None:
 
 
 def flat(tensor: Tensor) -> list[str]:
+    """Return the numbers of a tensor as JavaScript reads them."""
     return texts(tensor.double().numpy())
 
 
 def steps_between(got: Floats, wanted: Floats, format: Format) -> Floats:
-    """Return how many units in the last place numbers are apart; 0 where both are the
-    same or NaN.
+    """Return how many units in the last place numbers are apart.
+
+    It is 0 for equal numbers and for two NaN.
     """
     alike = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
     with np.errstate(invalid="ignore"):
@@ -309,8 +314,9 @@ class Page:
     def require(
         self, a: Tensor, b: Tensor, formats: tuple[str, str], result: str, stored: Floats
     ) -> None:
-        """Require that a product is the engine's `stored`, to the bit; in FP32, that both are
-        rounding.
+        """Require that the page's product is the engine's, `stored`, to the bit.
+
+        In FP32, in which torch adds in its own order, both must be explained by rounding instead.
         """
         ours = self.product(a, b, formats, result)
         format = format_named(result)
@@ -319,7 +325,8 @@ class Page:
                 compared = compare(torch.from_numpy(one).float(), matmul(a.float(), b.float()))
                 assert compared.explained, compared
             return
-        # what the engine stores in FP32, as autocast does for FP8, is rounded by who reads it
+        # The engine stores some results in FP32, as autocast does for FP8; they are rounded when
+        # they are read.
         assert np.array_equal(ours, round_to(stored, format), equal_nan=True)
 
 
@@ -361,7 +368,8 @@ def require_tanh(page: Page, found: Stepped) -> None:
         ours = numbers(page.node.call(TANH, [flat(as_operand(inner, format.name)), format.name]))
         theirs = np.asarray(round_to(state.double().numpy().ravel(), format))
         if inner.dtype == torch.float32 and format != FP32:
-            continue  # FP8: the engine's tanh has another operand, which is not rounded
+            # FP8: the engine's tanh has another operand, which is not rounded.
+            continue
         assert steps_between(ours, theirs, format).max() <= (4 if format == FP32 else 1)
         slopes = after.seen["input_slopes"]
         values = state
@@ -389,7 +397,8 @@ def require_loss(page: Page, found: Stepped, state: dict[str, Any]) -> None:
         LOSS, [texts(rounded), len(out), state["targets"], found.report.scale]
     )
     if not np.array_equal(rounded, out, equal_nan=True):
-        return  # FP8: the engine's loss has other operands
+        # FP8: the engine's loss has other operands.
+        return
     relative = (out.size + 12) * 2.0**-24
     largest = np.abs(out).max()
     mean = float(numbers([loss])[0])
@@ -409,8 +418,9 @@ def require_loss(page: Page, found: Stepped, state: dict[str, Any]) -> None:
 def reach_of(
     method: dict[str, Any], gradient: Floats, state: dict[str, Any], i: int, updates: int
 ) -> Floats:
-    """Return the step that gradient and memory would take if they had one sign: roundings are of
-    that size.
+    """Return the step that gradient and memory would take if they had the same sign.
+
+    The roundings of a step are relative to numbers of this size, even if the two cancel.
     """
     before = np.abs(state["first"][i]) if state["first"] else np.zeros_like(gradient)
     sum_of_both = before + np.abs(gradient)
@@ -473,7 +483,7 @@ def test_a_step_is_that_of_the_engine(engine: NodeEngine, problem: str, preset: 
         if asked["shape"]["activation"] == "tanh":
             require_tanh(page, found)
         require_loss(page, found, state)
-        # random roundings differ: the page draws its own bits
+        # Stochastic roundings differ, since the page draws its own random bits.
         if found.report.stepped and recipe.rounding.name != "STOCHASTIC":
             require_update(engine, found, asked, state, recipe)
         step = engine.call(STEP, [])

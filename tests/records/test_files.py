@@ -1,7 +1,6 @@
-"""Files: written completely or not at all, readable by others, and never into the installed
-package.
+"""Files are written completely or not at all, for all users to read, and not into the package.
 
-Kills: tests/amp/test_checkpoint.py.
+Processes that are killed while they write a checkpoint are in tests/amp/test_checkpoint.py.
 """
 
 import os
@@ -33,16 +32,18 @@ def test_a_failed_write_leaves_the_old_file_whole(
 ) -> None:
     path = write_atomic(tmp_path / "a", b"old")
 
-    def broken(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr("os.fsync", broken)
+    monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(OSError, match="full"):
         write_atomic(path, b"new")
     assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path], "nothing is left lying about"
+    # The partial file is deleted.
+    assert list(tmp_path.iterdir()) == [path]
 
 
+# A program that writes half of a file, and the rest after a line of input.
 WRITER = """
 import sys
 from pathlib import Path
@@ -59,43 +60,53 @@ write_atomic(Path(sys.argv[1]), content)
 """
 
 
-def test_what_a_killed_process_left_is_deleted_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "[a] run.pt"
+# A name with characters that have a meaning in patterns of files.
+NAME = "[a] run.pt"
 
-    def in_the_middle() -> subprocess.Popen[str]:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], **pipes)
-        assert writer.stdout.readline() == "writing\n"
-        return writer
 
-    killed = [in_the_middle() for _ in range(2)]
-    alive = in_the_middle()
-    for writer in killed:
+def begin_to_write(path: Path) -> subprocess.Popen[str]:
+    """Start a process that has written half of a file, and waits."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], **pipes)
+    assert writer.stdout.readline() == "writing\n"
+    return writer
+
+
+def test_partial_files_of_killed_processes_are_deleted(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    for writer in [begin_to_write(path) for _ in range(2)]:
         writer.kill()
         writer.communicate()
-    assert len(list(tmp_path.iterdir())) == 3
-    others = [
-        tmp_path / name
-        for name in (
-            ".[a] run.pt.notes.part",
-            ".other.0123abcd.part",
-            "[a] run.pt.0123abcd.part",
-            ".[a] run.pt.0123abcd.part.bak",
-        )
-    ]
-    for other in others:
-        other.write_bytes(b"kept")
-    folder = tmp_path / ".[a] run.pt.89abcdef.part"
-    folder.mkdir()
+    assert len(list(tmp_path.iterdir())) == 2
     write_atomic(path, b"new")
-    assert len(left := set(tmp_path.iterdir()) - {path, folder, *others}) == 1, (
-        "that of the one that is alive"
-    )
-    assert left.pop().read_bytes() == b"half"
-    alive.communicate("go on\n")
-    assert alive.returncode == 0
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_partial_file_of_a_running_process_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    writer = begin_to_write(path)
+    write_atomic(path, b"new")
+    (partial,) = set(tmp_path.iterdir()) - {path}
+    assert partial.read_bytes() == b"half"
+    writer.communicate("the rest\n")
+    assert writer.returncode == 0
     assert path.read_bytes() == b"half and half"
-    assert set(tmp_path.iterdir()) == {path, folder, *others}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_files_with_similar_names_are_kept(tmp_path: Path) -> None:
+    names = {
+        f".{NAME}.notes.part",
+        ".other.0123abcd.part",
+        f"{NAME}.0123abcd.part",
+        f".{NAME}.0123abcd.part.bak",
+    }
+    for name in names:
+        (tmp_path / name).write_bytes(b"kept")
+    folder = tmp_path / f".{NAME}.89abcdef.part"
+    folder.mkdir()
+    write_atomic(tmp_path / NAME, b"new")
+    assert {path.name for path in tmp_path.iterdir()} == {NAME, folder.name, *names}
 
 
 FP32 = "runs/digits/fp32-seed0.json"
@@ -103,9 +114,7 @@ FP32 = "runs/digits/fp32-seed0.json"
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a package far from any checkout, with one record in its data; the home folder is
-    empty.
-    """
+    """A package without a checkout, with one record in its data. The home folder is empty."""
     package = tmp_path / "site-packages" / "labkit"
     for name in (FP32, "digits.npz"):
         (package / "data" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -116,57 +125,62 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def files_in(folder: Path) -> set[str]:
+    """Return the paths of all files below a folder."""
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_checkout_keeps_results_beside_what_travels(
+def test_a_checkout_keeps_results_in_its_data() -> None:
+    assert results_folder() == data_folder()
+
+
+def test_a_variable_names_another_folder_of_results(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert results_folder() == data_folder()
     monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
     assert results_folder() == tmp_path
 
 
-def test_a_race_without_a_checkout_writes_into_the_home_folder(
-    installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.usefixtures("capsys")
+def test_a_comparison_without_a_checkout_writes_into_the_home(
+    installed: Path, tmp_path: Path
 ) -> None:
     before = files_in(installed)
     own = tmp_path / "home" / "fp16-lab" / "data"
-    assert (
-        main(
-            [
-                "compare",
-                "digits",
-                "--recipes",
-                "FP32",
-                "--seeds",
-                "0",
-                "50",
-                "--device",
-                "cpu",
-                "--workers",
-                "1",
-            ]
-        )
-        == 0
-    )
+    what = ["digits", "--recipes", "FP32", "--seeds", "0", "50"]
+    assert main(["compare", *what, "--device", "cpu", "--workers", "1"]) == 0
     assert files_in(installed) == before
     assert files_in(own) == {FP32, "runs/digits/fp32-seed50.json"}
-    assert (own / FP32).read_bytes() == (installed / "data" / FP32).read_bytes(), (
-        "on record: not trained again"
-    )
+    # The run that is on record is copied, not trained again.
+    assert (own / FP32).read_bytes() == (installed / "data" / FP32).read_bytes()
 
 
-def test_lessons_see_both_and_ones_own_first(installed: Path) -> None:
-    own = results_folder() / FP32.replace("seed0", "seed7")
-    own.parent.mkdir(parents=True)
-    shutil.copy(installed / "data" / FP32, own)
-    assert {
-        path.is_relative_to(installed) for path in recorded_files("runs/digits/*.json").values()
-    } == {True, False}
+@pytest.fixture
+def own_record(installed: Path) -> Path:
+    """A record of seed 7 in the folder of results; the package has that of seed 0."""
+    path = results_folder() / FP32.replace("seed0", "seed7")
+    path.parent.mkdir(parents=True)
+    shutil.copy(installed / "data" / FP32, path)
+    return path
+
+
+def test_records_of_the_package_and_the_home_folder_are_listed(
+    installed: Path, own_record: Path
+) -> None:
+    paths = recorded_files("runs/digits/*.json").values()
+    assert set(paths) == {installed / "data" / FP32, own_record}
+
+
+@pytest.mark.usefixtures("own_record")
+def test_a_record_of_the_home_folder_is_read() -> None:
     assert recorded("digits", "FP32", 7).recipe == "FP32"
-    assert str(installed) not in recipe_table(["digits"], ["O1"]).missing(), (
-        "nobody is told to write there"
-    )
-    shutil.copy(own, own.with_name("fp32-seed0.json"))
-    assert recorded_files(FP32) == {FP32: own.with_name("fp32-seed0.json")}
+
+
+@pytest.mark.usefixtures("own_record")
+def test_a_command_for_missing_records_spares_the_package(installed: Path) -> None:
+    assert str(installed) not in recipe_table(["digits"], ["O1"]).missing()
+
+
+def test_a_record_of_the_home_folder_replaces_the_packages(own_record: Path) -> None:
+    same_name = own_record.with_name("fp32-seed0.json")
+    shutil.copy(own_record, same_name)
+    assert recorded_files(FP32) == {FP32: same_name}

@@ -1,4 +1,4 @@
-"""Versions of handouts, ordered by PyPA's own rules."""
+"""Versions of handouts, which `packaging` must order as the lab does."""
 
 import itertools
 import random
@@ -22,50 +22,85 @@ def test_version_is_written_as_pip_writes_it() -> None:
     assert str(handout) == "the handout of 2026-11-26 00:05 UTC"
 
 
-def test_later_handout_is_a_later_version() -> None:
-    draw = random.Random(0)
-    handouts = [
-        Handout("class", NOON + timedelta(minutes=draw.randrange(10**6)), f"{n:08}")
-        for n in range(200)
+@pytest.fixture(scope="module")
+def versions() -> list[str]:
+    """The versions of 200 handouts, by time; no two are of the same minute."""
+    random_minutes = random.Random(0).sample(range(10**6), 200)
+    return [
+        f"0.2.0+{Handout('class', NOON + timedelta(minutes=minutes), f'{number:08}').local_version}"
+        for number, minutes in enumerate(sorted(random_minutes))
     ]
-    handouts.sort(key=lambda each: each.time)
-    versions = [f"0.2.0+{each.local_version}" for each in handouts]
-    assert len({each.time for each in handouts}) == 200
-    assert [str(each) for each in sorted(map(Version, versions))] == versions
-    for a, b in itertools.pairwise(versions):
-        assert is_older(a, b), (a, b)
-        assert not is_older(b, a), (a, b)
-        assert Version("0.2.0") < Version(a) < Version("0.2.1")
+
+
+def test_packaging_orders_versions_by_time(versions: list[str]) -> None:
+    assert [str(version) for version in sorted(map(Version, versions))] == versions
+
+
+def test_the_handout_before_is_older(versions: list[str]) -> None:
+    for earlier, later in itertools.pairwise(versions):
+        assert is_older(earlier, later), (earlier, later)
+        assert not is_older(later, earlier), (earlier, later)
+
+
+def test_a_handout_is_between_two_releases(versions: list[str]) -> None:
+    for version in versions:
+        assert Version("0.2.0") < Version(version) < Version("0.2.1")
+
+
+FIRST = next_handout("class", {"a": b"1", "b": b"2"}, None, [], NOON)
+A_WEEK_LATER = NOON + timedelta(days=7)
 
 
 def test_equal_content_has_one_version() -> None:
-    first = next_handout("class", {"a": b"1", "b": b"2"}, None, [], NOON)
-    later = NOON + timedelta(days=7)
-    assert next_handout("class", {"b": b"2", "a": b"1"}, first, [], later) == first
-    for other in ({"a": b"1"}, {"a": b"12", "b": b""}, {"a": b"1", "c": b"2"}, {"ab": b"12"}):
-        new = next_handout("class", other, first, [], later)
-        assert new.time == later
-        assert new.digest != first.digest
+    """The order of the files does not count."""
+    assert next_handout("class", {"b": b"2", "a": b"1"}, FIRST, [], A_WEEK_LATER) == FIRST
 
 
-def test_earlier_content_returns_as_a_new_version() -> None:
-    """A correction that is taken back reaches the class, too."""
+@pytest.mark.parametrize(
+    "content",
+    [{"a": b"1"}, {"a": b"12", "b": b""}, {"a": b"1", "c": b"2"}, {"ab": b"12"}],
+    ids=["a file less", "moved text", "another name", "joined"],
+)
+def test_other_content_has_another_version(content: dict[str, bytes]) -> None:
+    handout = next_handout("class", content, FIRST, [], A_WEEK_LATER)
+    assert handout.time == A_WEEK_LATER
+    assert handout.digest != FIRST.digest
+
+
+@pytest.fixture
+def three_handouts() -> list[Handout]:
+    """Handouts of one minute; the third takes the correction of the second back."""
     first = next_handout("class", {"a": b"1"}, None, [], NOON)
     second = next_handout("class", {"a": b"2"}, first, [], NOON)
     third = next_handout("class", {"a": b"1"}, second, [first], NOON)
-    assert [each.time - NOON for each in (first, second, third)] == [
-        timedelta(minutes=minutes) for minutes in range(3)
-    ], "within a minute"
+    return [first, second, third]
+
+
+def test_earlier_content_returns_as_a_new_version(three_handouts: list[Handout]) -> None:
+    first, _, third = three_handouts
     assert third.digest == first.digest
-    back = next_handout("class", {"a": b"3"}, None, [third, first], NOON - timedelta(days=400))
-    assert back.time > third.time, "after a clock that was set back"
+    assert third.time > first.time
+
+
+def test_handouts_of_one_minute_are_a_minute_apart(three_handouts: list[Handout]) -> None:
+    minutes = [(handout.time - NOON) / timedelta(minutes=1) for handout in three_handouts]
+    assert minutes == [0, 1, 2]
+
+
+def test_after_a_clock_is_set_back_the_next_version_is_later(
+    three_handouts: list[Handout],
+) -> None:
+    first, _, third = three_handouts
+    long_before = NOON - timedelta(days=400)
+    handout = next_handout("class", {"a": b"3"}, None, [third, first], long_before)
+    assert handout.time > third.time
 
 
 @pytest.mark.parametrize(
     "version",
     ["0.2.0", "", "0.2.0+cpu", "0.2.0+class.20261399.905.g8c3df78b", "0.2.0+class.20261126.905"],
 )
-def test_what_is_no_handout_is_neither_older_nor_newer(version: str) -> None:
+def test_another_version_is_neither_older_nor_newer(version: str) -> None:
     handout = "0.2.0+class.20261126.905.g8c3df78b"
     assert handout_of(version) is None
     assert not is_older(version, handout)

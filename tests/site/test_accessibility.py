@@ -21,9 +21,9 @@ from tests.slowness import slowness
 ROOT = Path(__file__).parents[2]
 AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 THEMES = ("light", "dark")
-# a lesson of widgets and predictions, and one with live exercises and a live training
+# A lesson of widgets and predictions, and one with live exercises and a live training.
 LESSONS = ("01", "06")
-# the start, a guide, the catalogue with its widgets, a long table, and a page of the API
+# The start, a guide, the catalogue with its widgets, a long table, and a page of the API.
 DOCUMENTATION = ("index", "practitioners", "widgets", "errors", "api/amp")
 # Widgets are drawn after the page has loaded: wait until it has not changed for half a second, and
 # no longer than 10 seconds, since a training may play for ever.
@@ -45,18 +45,21 @@ def serious_findings(browser: Any, address: str, theme: str) -> list[str]:
     if not AXE.is_file():
         pytest.skip("axe-core is missing; `npm ci` installs it")
     context = browser.new_context(color_scheme=theme, viewport={"width": 1280, "height": 800})
-    page = context.new_page()
-    page.set_default_timeout(120_000 * slowness())
-    page.goto(address)
-    page.evaluate(WHEN_STILL)
-    page.evaluate(AXE.read_text(encoding="utf-8"))
-    violations = page.evaluate("axe.run().then((result) => result.violations)")
-    context.close()
-    return [
-        f"{address} {theme}: {one['id']}, {one['nodes'][0]['html'][:200]}"
-        for one in violations
-        if one["impact"] in ("serious", "critical")
-    ]
+    try:
+        page = context.new_page()
+        page.set_default_timeout(120_000 * slowness())
+        page.goto(address)
+        page.evaluate(WHEN_STILL)
+        page.evaluate(AXE.read_text(encoding="utf-8"))
+        violations = page.evaluate("axe.run().then((result) => result.violations)")
+    finally:
+        context.close()
+    findings = []
+    for violation in violations:
+        if violation["impact"] in ("serious", "critical"):
+            element = violation["nodes"][0]["html"][:200]
+            findings.append(f"{address} {theme}: {violation['id']}, {element}")
+    return findings
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +89,8 @@ def test_axe_finds_nothing_serious_in_pages_of_lessons(
 ) -> None:
     folder, address = lessons_site
     pages = sorted(path.name for path in folder.glob("*.html"))
-    assert len(pages) >= len(LESSONS) + 1, "the lessons and the index"
+    # The lessons and the index.
+    assert len(pages) >= len(LESSONS) + 1
     findings = []
     for name in pages:
         findings += serious_findings(browser, f"{address}/{name}", theme)

@@ -15,32 +15,65 @@ from tests.notebook_page import to_html
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
-def test_a_formula_is_a_picture_that_says_what_it_shows():
-    made = picture(r"2^{-24} \le x")
-    assert r'alt="2^{-24} \le x"' in made
-    svg = base64.b64decode(re.search('base64,([^"]+)', made)[1])
+def test_a_formula_is_a_picture_in_svg():
+    html = picture(r"2^{-24} \le x")
+    svg = base64.b64decode(re.search('base64,([^"]+)', html)[1])
     assert ElementTree.fromstring(svg).tag.endswith("svg")
-    for text in ("`$x$`", "```\n$x$\n```", "it costs $5 or $6", r"\$x\$"):  # no formulas
-        assert typeset(text) == text
+
+
+def test_the_picture_of_a_formula_has_its_text():
+    assert r'alt="2^{-24} \le x"' in picture(r"2^{-24} \le x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["`$x$`", "```\n$x$\n```", "it costs $5 or $6", r"\$x\$"],
+    ids=["code", "block of code", "prices", "escaped"],
+)
+def test_text_with_dollars_that_is_no_formula_is_unchanged(text):
+    assert typeset(text) == text
+
+
+def test_cases_of_a_formula_are_pictures_in_two_lines():
+    """One picture is of what is before the cases, and two of each case."""
     cases = typeset("$$s = \\begin{cases} 1 & x < 0 \\\\ 2 & \\text{else} \\end{cases}$$")
-    assert cases.count("<img") == 5, "one under the other"
-    assert cases.count("<br>") == 1, "one under the other"
+    assert cases.count("<img") == 5
+    assert cases.count("<br>") == 1
+
+
+def test_a_formula_that_cannot_be_typeset_is_named():
     with pytest.raises(ValueError, match=r"cannot typeset the formula '\\\\nosuchthing'"):
         picture(r"\nosuchthing")
 
 
-def test_no_formula_of_a_lesson_needs_a_network():
-    for path in NOTEBOOKS.glob("*.ipynb"):
-        for cell in (cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "markdown"):
-            shown = re.sub(r"```.*?```|`[^`\n]*`|<img [^>]*>", "", typeset(cell.source), flags=re.S)
-            assert re.findall(r"\$[^$]+\$", shown) == [], path.stem
+# What may hold dollars on a page: blocks of code, code in a line, and pictures of formulas.
+NO_FORMULAS = re.compile(r"```.*?```|`[^`\n]*`|<img [^>]*>", re.DOTALL)
 
 
-def test_a_page_loads_no_mathjax_and_asks_no_server(tmp_path):
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_each_formula_of_a_lesson_becomes_a_picture(path):
+    for cell in nbformat.read(path, 4).cells:
+        if cell.cell_type == "markdown":
+            text = NO_FORMULAS.sub("", typeset(cell.source))
+            assert re.findall(r"\$[^$]+\$", text) == []
+
+
+@pytest.fixture(scope="module")
+def page_of_a_lesson(tmp_path_factory):
+    """The HTML that nbconvert makes of lesson 06."""
     pytest.importorskip("nbconvert")
-    lesson = tmp_path / "06_loss_scaling.ipynb"
+    lesson = tmp_path_factory.mktemp("page") / "06_loss_scaling.ipynb"
     shutil.copy(NOTEBOOKS / lesson.name, lesson)
-    page = to_html(lesson).read_text()
-    assert "mathjax" not in page.lower()
-    assert re.findall(r"src=\"(?:https?:)?//[^\"]+", page) == []
-    assert r'alt="S \cdot \max|g| \geq 65520"' in page
+    return to_html(lesson).read_text()
+
+
+def test_a_page_of_nbconvert_has_the_formulas_as_pictures(page_of_a_lesson):
+    assert r'alt="S \cdot \max|g| \geq 65520"' in page_of_a_lesson
+
+
+def test_a_page_of_nbconvert_loads_no_mathjax(page_of_a_lesson):
+    assert "mathjax" not in page_of_a_lesson.lower()
+
+
+def test_a_page_of_nbconvert_loads_nothing_from_a_server(page_of_a_lesson):
+    assert re.findall(r"src=\"(?:https?:)?//[^\"]+", page_of_a_lesson) == []

@@ -1,4 +1,4 @@
-"""Widgets as ES modules in other pages, without Python and network."""
+"""Widgets as ES modules in pages of others, without Python and without a network."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 from labkit.cli import main
 from labkit.site import SiteError, write_modules
 
+# A page that shows one module; its host has the methods of anywidget's model.
 PAGE = """<!doctype html><html lang="en"><title>A page of one's own</title>
 <style>
 :root {{ color-scheme: light dark }}
@@ -39,6 +40,8 @@ globalThis.remove = widget.render({{ model: host, el: document.getElementById("p
 
 
 class _Quiet(SimpleHTTPRequestHandler):
+    """A server that prints nothing, and knows the type of modules."""
+
     extensions_map: ClassVar = {
         **SimpleHTTPRequestHandler.extensions_map,
         ".mjs": "text/javascript",
@@ -50,6 +53,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose folder `widgets` has the modules."""
     folder = tmp_path_factory.mktemp("page")
     write_modules(folder / "widgets")
     return folder
@@ -57,67 +61,79 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(modules: Path) -> Iterator[str]:
-    serving = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(modules)))
-    thread = threading.Thread(target=serving.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{serving.server_port}"
-    serving.shutdown()
-    serving.server_close()
+    """The address of a server of the modules' folder."""
+    handler = partial(_Quiet, directory=str(modules))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+DARK = {"background": "#111", "ink": "#eee"}
+LIGHT = {"background": "#fff", "ink": "#111"}
 
 
 @pytest.fixture
-def shown(browser: Any, modules: Path, server: str) -> Iterator[Any]:
-    """A function that shows a module in a page of one's own."""
-    opened = []
+def show(browser: Any, modules: Path, server: str) -> Iterator[Any]:
+    """A function that shows a module in a page of another site.
+
+    At the end, it is checked that no page failed or sent a request to another server.
+    """
+    pages = []
     problems: list[str] = []
 
-    def show(name: str, values: str = "{}", dark: bool = False) -> Any:
-        colours = (
-            {"background": "#111", "ink": "#eee"} if dark else {"background": "#fff", "ink": "#111"}
-        )
+    def on_request(request: Any) -> None:
+        if not request.url.startswith((server, "data:", "blob:")):
+            problems.append(f"a request for {request.url}")
+
+    def show_module(name: str, values: str = "{}", dark: bool = False) -> Any:
+        colours = DARK if dark else LIGHT
         text = PAGE.format(name=name, values=values, **colours)
         (modules / "index.html").write_text(text, encoding="utf-8")
         page = browser.new_page(viewport={"width": 900, "height": 900})
+        pages.append(page)
         page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("request", lambda asked: problems.extend(_foreign(asked.url, server)))
+        page.on("request", on_request)
         page.goto(f"{server}/index.html")
         page.wait_for_selector("section.labkit")
-        opened.append(page)
         return page
 
-    yield show
-    for page in opened:
+    yield show_module
+    for page in pages:
         page.close()
     assert problems == []
 
 
-def _foreign(address: str, server: str) -> list[str]:
-    known = address.startswith((server, "data:", "blob:"))
-    return [] if known else [f"asked for {address}"]
-
-
 def names(folder: Path) -> list[str]:
+    """Return the names of the modules."""
     return sorted(path.stem for path in (folder / "widgets").glob("*.mjs"))
 
 
-def test_every_module_shows_its_widget(modules: Path, shown: Any) -> None:
-    assert len(names(modules)) >= 8
+def test_there_are_ten_modules(modules: Path) -> None:
+    assert len(names(modules)) == 10
+
+
+def test_every_module_shows_its_widget(modules: Path, show: Any) -> None:
     for name in names(modules):
-        page = shown(name)
+        page = show(name)
         assert page.locator("section.labkit").count() == 1, name
-        page.close()
+
+
+# JavaScript or CSS that loads something: an import, at the beginning of a line or as a function, a
+# sheet of CSS, and a picture of another server.
+LOADING = re.compile(r"^\s*import\b|\bimport\s*\(|@import|url\(\s*[\"']?http", re.MULTILINE)
 
 
 def test_a_module_loads_nothing(modules: Path) -> None:
     for name in names(modules):
         text = (modules / "widgets" / f"{name}.mjs").read_text(encoding="utf-8")
-        assert (
-            re.findall(r"^\s*import\b|\bimport\s*\(|@import|url\(\s*[\"']?http", text, re.M) == []
-        )
+        assert LOADING.findall(text) == [], name
 
 
-def test_the_keyboard_moves_a_number_line(shown: Any) -> None:
-    page = shown("NumberLine")
+def test_the_keyboard_moves_a_number_line(show: Any) -> None:
+    page = show("NumberLine")
     handle = page.locator("[role=slider]").first
     handle.focus()
     before = handle.get_attribute("aria-valuetext")
@@ -125,37 +141,41 @@ def test_the_keyboard_moves_a_number_line(shown: Any) -> None:
     assert handle.get_attribute("aria-valuetext") != before
 
 
-def test_a_value_of_the_host_is_the_first_one(shown: Any) -> None:
-    page = shown("BitExplorer", '{ format: "BF16" }')
+def test_a_value_of_the_host_is_the_first_one(show: Any) -> None:
+    page = show("BitExplorer", '{ format: "BF16" }')
     assert page.locator("select").first.input_value() == "BF16"
 
 
-def test_a_change_reaches_the_host(shown: Any) -> None:
-    page = shown("BitExplorer", '{ format: "BF16" }')
+def test_a_change_reaches_the_host(show: Any) -> None:
+    page = show("BitExplorer", '{ format: "BF16" }')
     page.locator("select").first.select_option("FP16")
     assert page.evaluate("host.values.format") == "FP16"
     assert page.evaluate("host.saved") is True
 
 
-def test_a_change_of_the_host_is_shown(shown: Any) -> None:
-    page = shown("BitExplorer", '{ format: "BF16" }')
+def test_a_change_of_the_host_is_shown(show: Any) -> None:
+    page = show("BitExplorer", '{ format: "BF16" }')
     page.evaluate("host.values.format = 'FP16'; host.handlers['change:format']()")
     assert page.locator("select").first.input_value() == "FP16"
 
 
-def test_a_widget_that_goes_leaves_nothing(shown: Any) -> None:
-    page = shown("NumberLine", '{ x: "3" }')
+def test_a_widget_that_goes_leaves_nothing(show: Any) -> None:
+    page = show("NumberLine", '{ x: "3" }')
     page.evaluate("remove()")
     assert page.evaluate("document.querySelectorAll('#place *').length") == 0
     assert page.evaluate("Object.keys(host.handlers)") == []
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_ink_is_read_on_the_hosts_background(shown: Any, dark: bool) -> None:
-    page = shown("NumberLine", dark=dark)
+def test_ink_contrasts_with_the_hosts_background(show: Any, dark: bool) -> None:
+    page = show("NumberLine", dark=dark)
     ink = page.evaluate("getComputedStyle(document.querySelector('section.labkit')).color")
+    # "rgb(31, 31, 31)", from 0, black, to 255.
     lightness = sum(int(part) for part in re.findall(r"\d+", ink)[:3]) / 3
-    assert (lightness > 200) if dark else (lightness < 60), ink
+    if dark:
+        assert lightness > 200
+    else:
+        assert lightness < 60
 
 
 def test_command_writes_the_modules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,10 +186,8 @@ def test_command_writes_the_modules(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_command_without_a_folder_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["site"]) == 2
-    assert (
-        "expected a folder for the pages, --widgets FOLDER or --playground"
-        in capsys.readouterr().err
-    )
+    message = "expected a folder for the pages, --widgets FOLDER or --playground"
+    assert message in capsys.readouterr().err
 
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
@@ -178,11 +196,11 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
         write_modules(tmp_path / "file")
 
 
-def test_the_example_of_the_documentation_shows_its_number(shown: Any) -> None:
+def test_the_example_of_the_documentation_shows_its_number(show: Any) -> None:
     text = (Path(__file__).parents[2] / "docs" / "widgets.md").read_text(encoding="utf-8")
     example = re.search(r"```\{anywidget\} widgets/(\w+)\.mjs\n(\{.*?\})\n```", text, re.DOTALL)
     assert example is not None
-    page = shown(example[1], example[2])
+    page = show(example[1], example[2])
     assert page.locator("select").first.input_value() == "BF16"
     assert page.locator("input[type=text]").first.input_value() == "0.1"
     sentence = page.locator(".lk-sentence").first.get_attribute("data-text")

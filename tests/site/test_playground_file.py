@@ -12,20 +12,22 @@ from labkit.cli import main
 from labkit.site import SiteError, write_playground
 from labkit.widgets.playground.widget import SCENES
 
-LARGEST = 400_000  # bytes
+# Bytes of the file, at most.
+LARGEST = 400_000
 SCREEN = {"width": 1280, "height": 720}
-# the step at which a run may enter the list of best settings: EXERCISE_STEPS of best.js
+# The step at which a run may enter the list of best settings: EXERCISE_STEPS of best.js.
 LISTED_FROM = 200
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The playground's file."""
     return write_playground(tmp_path_factory.mktemp("playground") / "playground.html")
 
 
 @pytest.fixture
 def opened(file: Path, browser: Any) -> Iterator[Callable[..., Any]]:
-    """Return a function that opens the file at an address.
+    """A function that opens the file at an address.
 
     Afterwards, check that no page logged an error or used the network.
     """
@@ -52,7 +54,7 @@ def opened(file: Path, browser: Any) -> Iterator[Callable[..., Any]]:
 def test_it_is_one_small_file(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
     assert len(text.encode()) < LARGEST
-    # nothing is loaded from another file
+    # Nothing is loaded from another file.
     assert "src=" not in text
 
 
@@ -126,7 +128,7 @@ def test_a_turned_knob_is_no_entry_of_the_best_list(opened: Callable[..., Any]) 
     page.get_by_text("step 100", exact=True).wait_for()
     page.get_by_label("optimizer state").select_option("FP16")
     page.get_by_role("button", name="Start").click()
-    # the text is "step 201"
+    # The text of the count is such as "step 201".
     page.wait_for_function(
         "(first) => parseInt(document.querySelector('.pg-count').textContent.slice(5)) > first",
         arg=LISTED_FROM,
@@ -174,9 +176,12 @@ def test_it_follows_the_colours_of_the_system(opened: Callable[..., Any], scheme
     assert ink == {"light": "rgb(31, 31, 31)", "dark": "rgb(238, 238, 238)"}[scheme]
 
 
-def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SiteError, match="expected a file, got the folder"):
         write_playground(tmp_path)
+
+
+def test_a_file_in_a_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SiteError, match="does not exist"):
         write_playground(tmp_path / "absent" / "file.html")
 

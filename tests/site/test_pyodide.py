@@ -2,6 +2,8 @@
 
 import socket
 import threading
+from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -50,61 +52,96 @@ def test_a_package_with_another_checksum_is_refused(
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_folder_that_lacks_a_file_is_named(tmp_path: Path) -> None:
+def test_a_file_that_the_folder_lacks_is_named(tmp_path: Path) -> None:
     for name in FILES[1:]:
         (tmp_path / name).write_bytes(b"x")
     with pytest.raises(PyodideError, match=f"which lacks {FILES[0]}"):
         pyodide_of_folder(tmp_path)
-    (tmp_path / FILES[0]).write_bytes(b"x")
+
+
+def test_a_complete_folder_has_the_files_of_pyodide(tmp_path: Path) -> None:
+    for name in FILES:
+        (tmp_path / name).write_bytes(b"x")
     assert pyodide_of_folder(tmp_path) == dict.fromkeys(FILES, b"x")
 
 
-def test_a_python_elsewhere_is_allowed_by_the_policy() -> None:
-    live = LiveFiles({}, {}, b"", "https://python.example/v1/")
-    policy = live.policy("'self'")
+@pytest.fixture
+def python_elsewhere() -> LiveFiles:
+    """The files of live exercises whose Pyodide is on another server."""
+    return LiveFiles({}, {}, b"", "https://python.example/v1/")
+
+
+def test_a_python_elsewhere_is_allowed_by_the_policy(python_elsewhere: LiveFiles) -> None:
+    policy = python_elsewhere.policy("'self'")
     assert "connect-src 'self' https://python.example;" in policy
     assert "script-src 'self' https://python.example 'unsafe-inline'" in policy
-    assert '"python":"https://python.example/v1/"' in live.settings()
-    assert set(live.contents()) == {"live/labkit.zip", "live/worker.js"}
 
 
-def test_the_server_is_of_this_computer_and_names_the_types(tmp_path: Path) -> None:
+def test_a_python_elsewhere_is_a_setting_of_the_page(python_elsewhere: LiveFiles) -> None:
+    assert '"python":"https://python.example/v1/"' in python_elsewhere.settings()
+
+
+def test_a_python_elsewhere_is_not_copied(python_elsewhere: LiveFiles) -> None:
+    assert set(python_elsewhere.contents()) == {"live/labkit.zip", "live/worker.js"}
+
+
+# Name of a file of Pyodide -> the type that the server sends.
+TYPES = {"a.mjs": "text/javascript", "b.wasm": "application/wasm", "c.json": "application/json"}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ThreadingHTTPServer]:
+    """A server of a page and of three files of Pyodide."""
     folder = tmp_path / "live" / f"pyodide-{VERSION}"
     folder.mkdir(parents=True)
-    types = {"a.mjs": "text/javascript", "b.wasm": "application/wasm", "c.json": "application/json"}
-    for name in types:
+    for name in TYPES:
         (folder / name).write_bytes(b"")
     (tmp_path / "index.html").write_text("<p>here")
     with server_of(tmp_path) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        assert server.server_address[0] == "127.0.0.1"
-        root = address_of(server).removesuffix("/index.html")
-        with urlopen(address_of(server)) as answer:
-            assert answer.headers["Cache-Control"] == "no-cache"
-        for name, kind in types.items():
-            with urlopen(f"{root}/live/pyodide-{VERSION}/{name}") as answer:
-                assert answer.headers["Content-Type"] == kind
-                assert "immutable" in answer.headers["Cache-Control"]
-        server.shutdown()
+        try:
+            yield server
+        finally:
+            server.shutdown()
 
 
-def test_a_missing_file_of_pyodide_is_asked_for_again(tmp_path: Path) -> None:
-    with server_of(tmp_path) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        root = address_of(server).removesuffix("/index.html")
-        with pytest.raises(HTTPError) as raised:
-            urlopen(f"{root}/live/pyodide-{VERSION}/absent.mjs")
-        server.shutdown()
-    assert raised.value.code == 404
-    assert raised.value.headers["Cache-Control"] == "no-cache"
-    raised.value.close()
+def address_of_pyodide(server: ThreadingHTTPServer, name: str) -> str:
+    """Return the address of a file of Pyodide."""
+    root = address_of(server).removesuffix("/index.html")
+    return f"{root}/live/pyodide-{VERSION}/{name}"
 
 
-def test_a_request_that_cannot_be_read_gets_a_400(tmp_path: Path) -> None:
-    with server_of(tmp_path) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        with socket.create_connection(server.server_address) as connection:
-            connection.sendall(b"\x16\x03\x01 not http\r\n\r\n")
-            answer = connection.makefile("rb").read()
-        server.shutdown()
-    assert b"400" in answer.splitlines()[0] or b"Error code: 400" in answer
+def test_the_server_is_reached_from_this_computer_only(server: ThreadingHTTPServer) -> None:
+    assert server.server_address[0] == "127.0.0.1"
+
+
+def test_a_page_is_not_cached(server: ThreadingHTTPServer) -> None:
+    with urlopen(address_of(server)) as response:
+        assert response.headers["Cache-Control"] == "no-cache"
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_file_of_pyodide_has_its_type_and_is_cached(
+    server: ThreadingHTTPServer, name: str
+) -> None:
+    with urlopen(address_of_pyodide(server, name)) as response:
+        assert response.headers["Content-Type"] == TYPES[name]
+        assert "immutable" in response.headers["Cache-Control"]
+
+
+def test_a_missing_file_of_pyodide_is_not_cached(server: ThreadingHTTPServer) -> None:
+    with pytest.raises(HTTPError) as raised:
+        urlopen(address_of_pyodide(server, "absent.mjs"))
+    with raised.value as error:
+        assert error.code == 404
+        assert error.headers["Cache-Control"] == "no-cache"
+
+
+def test_a_request_that_is_not_http_gets_a_400(server: ThreadingHTTPServer) -> None:
+    with socket.create_connection(server.server_address) as connection:
+        # The beginning of a TLS handshake.
+        connection.sendall(b"\x16\x03\x01 not http\r\n\r\n")
+        with connection.makefile("rb") as file:
+            response = file.read()
+    # Without a version of HTTP in the request, the answer may be a page without headers.
+    assert b"400" in response.splitlines()[0] or b"Error code: 400" in response

@@ -1,9 +1,8 @@
 """Small kernels on a CPU, right ones and ones with faults from public threads.
 
-A row is a name, the thread that a fault was drawn from, its case, and the function. A fault is
-planted as the thread describes it; sizes and values are small, and a few faults moved to another
-place. Right kernels have other orders of the additions, are those of other cards, or have another
-algorithm of the same operation.
+RIGHT and WRONG are the lists of them. A fault is planted as its thread describes it, but with small
+sizes and values, and a few faults are in another place. Right kernels add in another order, emulate
+a card, or use another algorithm of the same operation.
 """
 
 import math
@@ -37,7 +36,13 @@ Run = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Case:
-    """Arguments of kernels, what they are to compute, and how."""
+    """A task for kernels.
+
+    Attributes:
+        arguments: The arguments of the kernel.
+        operation: What it must compute.
+        settings: Further arguments of `labkit.testing.compare`.
+    """
 
     arguments: tuple[Any, ...]
     operation: Operation
@@ -46,62 +51,78 @@ class Case:
 
 @dataclass(frozen=True)
 class Kernel:
+    """A kernel and what it is run on.
+
+    Attributes:
+        name: What is special about it: its fault, or its order of additions.
+        thread: The public thread that reports the fault, OWNER/REPOSITORY#NUMBER; "" if right.
+        case: The name of its case.
+        run: The kernel.
+    """
+
     name: str
-    thread: str  # that reports the fault; "" of a right one
+    thread: str
     case: str
     run: Run
 
 
 def normal(seed: int, *shape: int) -> Tensor:
+    """Return normally distributed FP32 numbers that depend on the seed alone."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def _of(operation: Callable[..., Operation], *arguments: Any, **how: Any) -> Case:
+    """Return a case of an operation whose kernels take the same tensors."""
     return Case(arguments, operation(*arguments, **how))
 
 
 def _along_rows(operation: Callable[[Tensor, int], Operation], x: Tensor) -> Case:
+    """Return a case of a reduction over the second dimension."""
     return Case((x,), operation(x, 1))
 
 
 def _product(dtype: torch.dtype = torch.float32, **settings: Any) -> Case:
+    """Return a case of a matrix product [64, 500] @ [500, 48]."""
     a = normal(1, 64, 500).to(dtype)
     b = normal(2, 500, 48).to(dtype)
     return Case((a, b), matmul(a, b), settings)
 
 
 def _narrower(operands: Format) -> Case:
-    """A product of FP32 numbers that may be rounded to other operands."""
+    """Return a case of a product of FP32 numbers, which a kernel may round to a narrower format."""
     a = normal(1, 64, 500)
     b = normal(2, 500, 48)
     return Case((a, b), matmul(a, b, operands=operands), {"accumulator": "A100"})
 
 
 def _epilogue(**more: Any) -> Case:
+    """Return a case of a product in FP16 with a scale or a bias."""
     a = normal(1, 64, 500).half()
     b = normal(2, 500, 48).half()
     return Case((a, b, *more.values()), matmul(a, b, **more))
 
 
 def _square() -> Case:
+    """Return a case of a product [64, 64] @ [64, 64], in which B can be transposed."""
     a = normal(1, 64, 500)[:, :64].half()
     b = normal(2, 500, 48)[:64].half() @ normal(3, 48, 64).half()
     return _of(matmul, a, b)
 
 
 def _fp8(**settings: Any) -> Case:
-    """FP8 operands and their scales: of each row of A, and of each column of B."""
+    """Return a case of a product in FP8, with a scale for each row of A and each column of B."""
     a = normal(7, 48, 256)
     b = normal(8, 256, 40)
-    of_a = a.abs().amax(1, keepdim=True) / 448
-    of_b = b.abs().amax(0, keepdim=True) / 448
+    # The scales bring the largest magnitude to the largest number of E4M3.
+    of_a = a.abs().amax(1, keepdim=True) / E4M3.max
+    of_b = b.abs().amax(0, keepdim=True) / E4M3.max
     a = (a / of_a).to(torch.float8_e4m3fn)
     b = (b / of_b).to(torch.float8_e4m3fn)
     return Case((a, b, of_a, of_b), matmul(a, b, scale=of_a.double() * of_b.double()), settings)
 
 
 def _blocks() -> Case:
-    """Two blocks of 128 along K, each with its scale."""
+    """Return a case of a product whose A has two blocks of 128 along K, each with its scale."""
     x = normal(8, 32, 256)
     y = normal(9, 256, 24)
     scales = torch.tensor([0.5, 4.0])
@@ -148,20 +169,21 @@ CASES: dict[str, Callable[[], Case]] = {
         convolution, normal(16, 2, 64, 8, 8).half(), normal(17, 4, 64, 3, 3).half()
     ),
     "softmax": lambda: _of(softmax, (normal(18, 40, 250) * 2).half()),
-    "softmax low": lambda: _of(softmax, normal(19, 40, 256) - 110),  # scores far below 0
+    # Scores far below 0: exp of them underflows unless the maximum is subtracted.
+    "softmax low": lambda: _of(softmax, normal(19, 40, 256) - 110),
     "layer norm": lambda: _of(
         layer_norm, (normal(20, 40, 250) + 0.5).half(), normal(21, 250), normal(22, 250)
     ),
     "layer norm fp32": lambda: _of(
         layer_norm, normal(20, 40, 250) + 0.5, normal(21, 250), normal(22, 250)
     ),
-    # a mean of 300 standard deviations
+    # The mean is 300 standard deviations.
     "layer norm far": lambda: _of(layer_norm, normal(23, 40, 256) + 300),
     "layer norm small": lambda: _of(layer_norm, (normal(24, 40, 256) * 2**-9).half()),
     "rms norm": lambda: _of(
         rms_norm, (normal(25, 40, 2880) + 0.25).bfloat16(), normal(26, 2880).bfloat16()
     ),
-    # mean squares near 2e-4
+    # The mean squares are near 2e-4, so that an eps of 1e-4 or 1e-5 shows.
     "rms norm small": lambda: _of(rms_norm, (normal(27, 40, 640) * 0.014).half()),
     "sum": lambda: _along_rows(sum_over, normal(28, 60, 180)),
     "mean": lambda: _along_rows(mean, normal(28, 60, 180)),
@@ -177,12 +199,13 @@ def case(name: str) -> Case:
 
 
 def tiles(a: Tensor, b: Tensor, size: int = 64) -> Iterator[Tensor]:
+    """Yield the FP32 products of tiles of `size` terms along K."""
     for k in range(0, a.shape[-1], size):
         yield a[..., k : k + size].float() @ b[..., k : k + size, :].float()
 
 
 def chunked(a: Tensor, b: Tensor, size: int, dtype: torch.dtype) -> Tensor:
-    """Partial sums of K in FP32, added in another dtype."""
+    """Return a product whose partial sums of `size` terms are FP32, and are added in a dtype."""
     total = torch.zeros(*a.shape[:-1], b.shape[-1], dtype=dtype)
     for part in tiles(a, b, size):
         total = (total.float() + part).to(dtype)
@@ -190,20 +213,28 @@ def chunked(a: Tensor, b: Tensor, size: int, dtype: torch.dtype) -> Tensor:
 
 
 def full(a: Tensor, b: Tensor) -> Tensor:
+    """Return the product in FP32."""
     return a.float() @ b.float()
 
 
 def block_scaled(parts: list[Tensor], scales: Tensor, y: Tensor) -> Tensor:
-    cut = y.float().split(128)
-    return torch.stack([p.float() @ q * s for p, q, s in zip(parts, cut, scales, strict=True)]).sum(
-        0
-    )
+    """Return the sum of the products of blocks of 128 along K, each times its scale."""
+    blocks = zip(parts, y.float().split(128), scales, strict=True)
+    products = [part.float() @ y_part * scale for part, y_part, scale in blocks]
+    return torch.stack(products).sum(0)
 
 
 def online(
     x: Tensor, block: int, rescale: Callable[[Tensor, Tensor], Tensor], first: float = -math.inf
 ) -> Tensor:
-    """Online softmax: the sum is scaled whenever the maximum grows."""
+    """Return a softmax whose sum is rescaled when a block has a larger maximum.
+
+    Args:
+        x: Scores [rows, terms].
+        block: Terms that are read at a time.
+        rescale: Old and new maximum -> the factor of the sum so far.
+        first: The maximum before the first block.
+    """
     top = torch.full((len(x), 1), first)
     total = torch.zeros(len(x), 1)
     for part in x.float().split(block, 1):
@@ -214,14 +245,22 @@ def online(
 
 
 def rescale(old: Tensor, new: Tensor) -> Tensor:
+    """Return the right factor of a sum of exponentials when its maximum grows."""
     return torch.exp(old - new)
 
 
 def norm(
     x: Tensor, w: Tensor | float = 1.0, b: Tensor | float = 0.0, eps: float = 1e-5, **other: Any
 ) -> Tensor:
-    """Layer norm with parts that a fault replaces: mean, variance, and the reciprocal of the
-    deviation.
+    """Return a layer norm whose parts may be replaced by faulty ones.
+
+    Args:
+        x: Values [rows, terms].
+        w: Weight.
+        b: Bias.
+        eps: Added to the variance.
+        **other: Functions for the parts: `mean` of x, `variance` of x minus its mean, and `rstd`,
+            the reciprocal of the standard deviation, of the variance.
     """
     x = x.float()
     centre = other.get("mean", lambda x: x.mean(1, keepdim=True))(x)
@@ -231,6 +270,15 @@ def norm(
 
 
 def rms(x: Tensor, w: Tensor | float = 1.0, eps: float = 1e-6, **other: Any) -> Tensor:
+    """Return an RMS norm whose parts may be replaced by faulty ones.
+
+    Args:
+        x: Values [rows, terms].
+        w: Weight.
+        eps: Added to the mean of squares.
+        **other: Functions for the parts: `squares`, the mean of squares of x, and `rstd`, the
+            reciprocal of their root.
+    """
     wide = x.float()
     squares = other.get("squares", lambda x: (x * x).mean(1, keepdim=True))(wide)
     rstd = other.get("rstd", lambda s: torch.rsqrt(s + eps))(squares)
@@ -241,15 +289,23 @@ def rms(x: Tensor, w: Tensor | float = 1.0, eps: float = 1e-6, **other: Any) -> 
 
 
 def in_turn(a: Tensor, b: Tensor, places: Tensor | None = None) -> Tensor:
-    """FP32 sums, one product after the other, in some order of K."""
+    """Return a product that adds one term after the other in FP32.
+
+    Args:
+        a: [m, k].
+        b: [k, n].
+        places: The order of the terms along K; by default from first to last.
+    """
+    if places is None:
+        places = torch.arange(a.shape[1])
     total = torch.zeros(a.shape[0], b.shape[1])
-    for k in range(a.shape[1]) if places is None else places.tolist():
+    for k in places.tolist():
         total = total + a[:, k, None].float() * b[k].float()
     return total
 
 
 def _fused(a: Tensor, b: Tensor) -> Tensor:
-    """Fused multiply-adds in FP32."""
+    """Return a product of fused multiply-adds: each product and sum is rounded to FP32 once."""
     total = torch.zeros(a.shape[0], b.shape[1])
     for k in range(a.shape[1]):
         total = (total.double() + a[:, k, None].double() * b[k].double()).float()
@@ -257,7 +313,7 @@ def _fused(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _kahan(terms: Tensor) -> Tensor:
-    """Compensated sum over the first dimension."""
+    """Return the compensated sum over the first dimension, by Kahan's algorithm."""
     total = torch.zeros_like(terms[0])
     lost = torch.zeros_like(terms[0])
     for term in terms:
@@ -268,25 +324,29 @@ def _kahan(terms: Tensor) -> Tensor:
 
 
 def _tree(terms: Tensor) -> Tensor:
+    """Return the pairwise sum over the first dimension."""
     while len(terms) > 1:
-        terms = torch.cat(
-            [terms[0 : len(terms) // 2 * 2 : 2] + terms[1::2], terms[len(terms) // 2 * 2 :]]
-        )
+        paired = len(terms) // 2 * 2
+        terms = torch.cat([terms[0:paired:2] + terms[1:paired:2], terms[paired:]])
     return terms[0]
 
 
 def slices(a: Tensor, b: Tensor, count: int) -> Tensor:
-    """Split-K with FP32 partial sums."""
-    size = -(-a.shape[1] // count)
+    """Return a split-K product: the FP32 sums of `count` slices of K are added pairwise."""
+    size = math.ceil(a.shape[1] / count)
     return _tree(torch.stack(list(tiles(a, b, size))))
 
 
 def _card(name: str, dtype: torch.dtype = torch.float32) -> Run:
+    """Return a product as a card's Tensor Cores compute it, stored in a dtype."""
     return lambda a, b: emulate(a, b, None, SPECS[name]).to(dtype)
 
 
 def _promoted(a: Tensor, b: Tensor, of_a: Tensor, of_b: Tensor) -> Tensor:
-    """FP8 blocks of an H100, and an FP32 sum of every 128 products (DeepSeek-V3)."""
+    """Return a product in FP8 whose sums of 128 terms on an H100 are added in FP32.
+
+    DeepSeek-V3 is trained so.
+    """
     spec = SPECS["H100"].for_operands(E4M3)
     parts = [
         emulate(a[:, k : k + 128], b[k : k + 128], None, spec) for k in range(0, a.shape[1], 128)
@@ -295,12 +355,14 @@ def _promoted(a: Tensor, b: Tensor, of_a: Tensor, of_b: Tensor) -> Tensor:
 
 
 def _unfolded(x: Tensor, w: Tensor, padding: int) -> Tensor:
+    """Return a convolution with windows of 3 x 3, as a product of unfolded windows."""
     columns = F.unfold(x.float(), w.shape[2:], padding=padding)
     y = w.float().flatten(1) @ columns
     return y.reshape(len(x), len(w), *(n + 2 * padding - 2 for n in x.shape[2:]))
 
 
 def _by_taps(x: Tensor, w: Tensor) -> Tensor:
+    """Return a padded convolution as the sum over the nine places of its window."""
     wide = F.pad(x.float(), (1, 1, 1, 1))
     height, width = x.shape[2:]
     taps = [
@@ -314,12 +376,14 @@ def _by_taps(x: Tensor, w: Tensor) -> Tensor:
 
 
 def _base_two(x: Tensor) -> Tensor:
+    """Return a softmax by powers of two of scaled scores."""
     scaled = x.float() * math.log2(math.e)
     parts = torch.exp2(scaled - scaled.amax(1, keepdim=True))
     return parts * (1 / parts.sum(1, keepdim=True))
 
 
 def _welford(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """Return a layer norm whose mean and variance are updated by each term."""
     x = x.float()
     centre = torch.zeros(len(x))
     squares = torch.zeros(len(x))
@@ -331,6 +395,7 @@ def _welford(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
 
 
 def _shifted(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """Return a layer norm as x times a scale plus a shift."""
     x = x.float()
     centre = x.mean(1, keepdim=True)
     scale = torch.rsqrt((x - centre).square().mean(1, keepdim=True) + 1e-5) * w
@@ -467,46 +532,52 @@ RIGHT: tuple[Kernel, ...] = (
 
 
 def _to_zero(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return FP32 values rounded toward zero to FP16 or BF16."""
     format = {torch.float16: FP16, torch.bfloat16: BF16}[dtype]
     return round_tensor(values, format, Rounding.TOWARD_ZERO).to(dtype)
 
 
 def _truncated_sum(a: Tensor, b: Tensor) -> Tensor:
-    """FP32 additions one by one, each rounded toward zero."""
+    """Return a product that adds one term after the other, and rounds each sum toward zero."""
     total = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float64)
     for k in range(a.shape[1]):
         total = total + a[:, k, None].double() * b[k].double()
+        # The significand of FP64 has 29 bits more than that of FP32: they are cleared.
         total = (total.view(torch.int64) & -(1 << 29)).view(torch.float64)
     return total.float()
 
 
 def _wrapped(a: Tensor, b: Tensor, tile: int = 64) -> Tensor:
-    """The last tile reads on: at the row's beginning."""
-    places = torch.arange(-(-a.shape[1] // tile) * tile) % a.shape[1]
+    """Return a product whose last tile reads beyond K: the first terms once more."""
+    places = torch.arange(math.ceil(a.shape[1] / tile) * tile) % a.shape[1]
     return full(a[:, places], b[places])
 
 
 def _stale_tile(a: Tensor, b: Tensor, tile: int = 64) -> Tensor:
-    """Where the last tile ends early, shared memory still holds the tile before."""
+    """Return a product whose last tile is not full, and is filled up by the tile before."""
     k = a.shape[1] // tile * tile
     rest = a.shape[1] - k
     return full(a, b) + full(a[:, k - tile + rest : k], b[k - tile + rest : k])
 
 
 def _race(a: Tensor, b: Tensor, tile: int = 64) -> Tensor:
-    """One tile is read before the copy has arrived: the tile before is multiplied again."""
+    """Return a product that multiplies one tile twice, as the copy of the next comes too late."""
     parts = list(tiles(a, b, tile))
     parts[3] = parts[2]
     return torch.stack(parts).sum(0)
 
 
 def _swapped_blocks(y: Tensor) -> Tensor:
-    """Two blocks of rows are written to each other's place."""
+    """Return a result whose first two blocks of 16 rows are swapped."""
     return torch.cat([y[16:32], y[:16], y[32:]])
 
 
 def _winograd(image: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """F(4x4, 3x3) with its transformed operands in a dtype."""
+    """Return a convolution by Winograd's F(4x4, 3x3).
+
+    `bt`, `g` and `at` are its matrices for the inputs, the weights and the outputs (Lavin and Gray,
+    2016). Transformed inputs and weights, and their products, are rounded to the dtype.
+    """
     bt = torch.tensor(
         [
             [4.0, 0, -5, 0, 1, 0],
@@ -536,31 +607,34 @@ def _winograd(image: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
     tiles = image.unfold(2, 6, 4).unfold(3, 6, 4)
     left = (bt @ tiles @ bt.T).to(dtype).float()
     right = (g @ weight.float() @ g.T).to(dtype).float()
-    found = at @ torch.einsum("nchwxy,ocxy->nohwxy", left, right).to(dtype).float() @ at.T
-    y = found.permute(0, 1, 2, 4, 3, 5).reshape(
-        *found.shape[:2], found.shape[2] * 4, found.shape[3] * 4
-    )
+    products = torch.einsum("nchwxy,ocxy->nohwxy", left, right).to(dtype).float()
+    outputs = at @ products @ at.T
+    images, channels, rows, columns = outputs.shape[:4]
+    y = outputs.permute(0, 1, 2, 4, 3, 5).reshape(images, channels, rows * 4, columns * 4)
     return y[:, :, :height, :width]
 
 
-def _softmax(x: Tensor, total: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+def _softmax(x: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return a softmax that divides by a faulty total of its exponentials."""
     parts = torch.exp(x.float() - x.float().amax(1, keepdim=True))
-    return parts / (parts.sum(1, keepdim=True) if total is None else total(parts))
+    return parts / total(parts)
 
 
 def _one_pass(x: Tensor) -> Tensor:
+    """Return a layer norm whose variance is the mean of squares minus the square of the mean."""
     x = x.float()
     centre = x.mean(1, keepdim=True)
     return (x - centre) * torch.rsqrt((x * x).mean(1, keepdim=True) - centre * centre + 1e-5)
 
 
+# Abbreviations in the table.
 _T = "triton-lang/triton"
 _TT = "tenstorrent/tt-metal"
 _F = torch.float16
 _B = torch.bfloat16
 
 WRONG: tuple[Kernel, ...] = (
-    # products: terms that are missing, wrong or counted twice
+    # Products: terms that are missing, wrong or counted twice.
     Kernel(
         "drops K behind the last full tile",
         f"{_T}#630",
@@ -628,7 +702,7 @@ WRONG: tuple[Kernel, ...] = (
         lambda a, b: _swapped_blocks(full(a, b)).half(),
     ),
     Kernel("transposed B", f"{_T}#187", "square", lambda a, b: full(a, b.T).half()),
-    # --- products: formats and rounding ---
+    # Products: formats and rounding.
     Kernel(
         "FP16 accumulator",
         "sonos/tract#2588",
@@ -687,7 +761,7 @@ WRONG: tuple[Kernel, ...] = (
         "fp32",
         lambda a, b: full(a.bfloat16(), b.bfloat16()),
     ),
-    # scales and biases
+    # Scales and biases.
     Kernel("bias is not added", "pytorch/helion#795", "bias", lambda a, b, bias: full(a, b).half()),
     Kernel(
         "bias missing where tiles are aggregated",
@@ -751,7 +825,7 @@ WRONG: tuple[Kernel, ...] = (
         "blocks",
         lambda parts, scales, y: block_scaled(parts, scales[:1].expand(2), y).bfloat16(),
     ),
-    # convolutions
+    # Convolutions.
     Kernel(
         "dilation is ignored in the padding",
         "AlexeyAB/darknet#4836",
@@ -788,7 +862,7 @@ WRONG: tuple[Kernel, ...] = (
         "sparse conv",
         lambda x, w: _winograd(x, w, _F).half(),
     ),
-    # softmax
+    # Softmax.
     Kernel(
         "padded places count in the sum",
         "tensorflow/tensorflow#108244",
@@ -832,7 +906,7 @@ WRONG: tuple[Kernel, ...] = (
         "softmax low",
         lambda x: online(x, 64, rescale, first=0.0),
     ),
-    # norms
+    # Norms.
     Kernel(
         "eps added to the count",
         "xlite-dev/LeetCUDA#309",
@@ -897,7 +971,7 @@ WRONG: tuple[Kernel, ...] = (
         "rms norm",
         lambda x, w: rms(x, w, rstd=lambda s: torch.rsqrt(s + 1e-6).bfloat16().float()).bfloat16(),
     ),
-    # reductions
+    # Reductions.
     Kernel(
         "partial warp counted beyond its lanes",
         "flashinfer-ai/flashinfer#3880",

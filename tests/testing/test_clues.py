@@ -1,4 +1,4 @@
-"""Clues to known faults, zeros of either sign, and settings of torch's operations."""
+"""Verdicts that name a known fault, count zeros of the other sign, and take torch's settings."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from labkit import testing
-from labkit.formats import BF16, TF32, Rounding
+from labkit.formats import BF16, TF32, Format, Rounding
 from labkit.interop import round_tensor
 from labkit.testing import (
     Operation,
@@ -39,30 +39,45 @@ BIAS = normal(44, 512)
 # ---- faults within the bound
 
 
-def test_a_fault_that_fits_39_times_better_does_not_pass() -> None:
-    got = norm(X, W, BIAS, rstd=lambda v: 1 / (v.sqrt() + 1e-5))
-    verdict = compare(got, layer_norm(X, W, BIAS))
+def eps_outside_of_the_root() -> Tensor:
+    """Return a layer norm with a fault whose results are within the bound of rounding."""
+    return norm(X, W, BIAS, rstd=lambda v: 1 / (v.sqrt() + 1e-5))
+
+
+def test_a_fault_within_the_bound_is_suspected() -> None:
+    verdict = compare(eps_outside_of_the_root(), layer_norm(X, W, BIAS))
     assert verdict.kind is VerdictKind.SUSPECTED
     assert not verdict
     assert verdict.suspects == ("eps is added outside of the root",)
-    # both distances by torch, in FP64
+
+
+def test_a_suspected_fault_does_not_pass_the_assertion() -> None:
+    with pytest.raises(testing.Unexplained, match="a known fault fits better"):
+        assert_explained(eps_outside_of_the_root(), layer_norm(X, W, BIAS))
+
+
+def test_a_verdict_says_how_much_better_the_fault_fits() -> None:
+    """It is the ratio of the distances to both results, here computed by torch in FP64."""
+    got = eps_outside_of_the_root()
     wide = X.double()
-    right = F.layer_norm(X.double(), (512,), W.double(), BIAS.double())
+    right = F.layer_norm(wide, (512,), W.double(), BIAS.double())
     deviation = wide.var(1, keepdim=True, correction=0).sqrt()
     wrong = (wide - wide.mean(1, keepdim=True)) / (deviation + 1e-5) * W + BIAS
     times = ((got - right).square().mean() / (got - wrong).square().mean()).sqrt()
+    verdict = compare(got, layer_norm(X, W, BIAS))
     assert verdict.rival is not None
     assert verdict.rival.times == pytest.approx(float(times), rel=0.1)
+    # About 39 times.
     assert "eps is added outside of the root; it fits 3" in str(verdict)
-    with pytest.raises(testing.Unexplained, match="a known fault fits better"):
-        assert_explained(got, layer_norm(X, W, BIAS))
 
 
-def test_the_same_norm_without_the_fault_passes() -> None:
-    for got in (norm(X, W, BIAS), F.layer_norm(X, (512,), W, BIAS)):
-        verdict = compare(got, layer_norm(X, W, BIAS))
-        assert verdict.kind == VerdictKind.ROUNDING
-        assert verdict.rival is None
+@pytest.mark.parametrize(
+    "got", [norm(X, W, BIAS), F.layer_norm(X, (512,), W, BIAS)], ids=["ours", "torch"]
+)
+def test_the_same_norm_without_the_fault_passes(got: Tensor) -> None:
+    verdict = compare(got, layer_norm(X, W, BIAS))
+    assert verdict.kind == VerdictKind.ROUNDING
+    assert verdict.rival is None
 
 
 def test_another_eps_is_named_in_fp32() -> None:
@@ -84,13 +99,16 @@ def test_a_small_last_term_that_is_missing_does_not_pass(share: float) -> None:
 
 
 def one_pass(x: Tensor, w: Tensor) -> Tensor:
+    """Return a layer norm whose variance is the mean of squares minus the square of the mean."""
     centre = x.mean(1, keepdim=True)
     return (x - centre) * torch.rsqrt((x * x).mean(1, keepdim=True) - centre**2 + 1e-5) * w
 
 
 def stale(share: float) -> Tensor:
-    """The right half still holds a share of the left one."""
-    return torch.cat([PRODUCT[:, :32], PRODUCT[:, 32:] + share * PRODUCT[:, :32]], 1).half()
+    """Return the product with a share of its left half added to its right half."""
+    left = PRODUCT[:, :32]
+    right = PRODUCT[:, 32:]
+    return torch.cat([left, right + share * left], 1).half()
 
 
 FAR = normal(46, 64, 512) * 0.1 + 100
@@ -100,6 +118,7 @@ BF_W = normal(48, 384).bfloat16()
 SCALE = torch.rand(48, generator=torch.Generator().manual_seed(49)) + 0.5
 SQUARE = A[:, :300] @ B[:300, :48]
 
+# Fault -> a kernel that has it, what it should compute, and the first clue.
 CLUES: dict[str, tuple[Callable[[], Tensor], Callable[[], Operation], str]] = {
     "FP16 partial sums": (
         lambda: HALVES[0].half() + HALVES[1].half(),
@@ -160,34 +179,49 @@ def test_the_first_clue_is_the_fault(name: str) -> None:
     assert verdict.suspects[0] == clue
 
 
-def test_clues_that_exclude_each_other_are_not_given_together() -> None:
-    for name, (run, operation, _) in CLUES.items():
-        clues = compare(run(), operation()).suspects
-        assert len(clues) == 1 or name == "stale accumulator", clues
-    # the second clue of a stale accumulator says where
-    assert "only dimension 1, index 32 to 63" in compare(stale(0.001), matmul(A, B)).suspects[1]
+@pytest.mark.parametrize("name", sorted(CLUES.keys() - {"stale accumulator"}))
+def test_a_fault_has_one_clue(name: str) -> None:
+    run, operation, _ = CLUES[name]
+    assert len(compare(run(), operation()).suspects) == 1
 
 
-def test_cut_and_rounded_operands_have_different_clues() -> None:
-    # FP16 has no numbers as small
-    a = normal(50, 32, 300) * 2.0**-14
-    b = normal(51, 300, 32)
-    rounded = round_tensor(a, TF32) @ round_tensor(b, TF32)
-    assert compare(rounded, matmul(a, b)).suspects == ("operands that were rounded to TF32 first",)
-    cut = [round_tensor(each, TF32, Rounding.TOWARD_ZERO) for each in (a, b)]
-    assert compare(cut[0] @ cut[1], matmul(a, b)).suspects == (
-        "operands that were cut to TF32 first",
-    )
-    assert compare(rounded, matmul(a, b, operands=TF32))
-    narrow = a.bfloat16().float() @ b.bfloat16().float()
-    assert compare(narrow, matmul(a, b, operands=BF16))
+def test_the_second_clue_of_a_stale_accumulator_says_where() -> None:
+    clues = compare(stale(0.001), matmul(A, B)).suspects
+    assert "only dimension 1, index 32 to 63" in clues[1]
+
+
+# Operands that are too small for FP16, so that no clue names it.
+SMALL_A = normal(50, 32, 300) * 2.0**-14
+SMALL_B = normal(51, 300, 32)
+
+
+@pytest.mark.parametrize(
+    ("rounding", "clue"),
+    [
+        (Rounding.NEAREST_EVEN, "operands that were rounded to TF32 first"),
+        (Rounding.TOWARD_ZERO, "operands that were cut to TF32 first"),
+    ],
+    ids=["rounded", "cut"],
+)
+def test_cut_and_rounded_operands_have_different_clues(rounding: Rounding, clue: str) -> None:
+    got = round_tensor(SMALL_A, TF32, rounding) @ round_tensor(SMALL_B, TF32, rounding)
+    assert compare(got, matmul(SMALL_A, SMALL_B)).suspects == (clue,)
+
+
+@pytest.mark.parametrize("format", [TF32, BF16], ids=["TF32", "BF16"])
+def test_operands_may_be_rounded_to_the_format_that_is_named(format: Format) -> None:
+    got = round_tensor(SMALL_A, format) @ round_tensor(SMALL_B, format)
+    assert compare(got, matmul(SMALL_A, SMALL_B, operands=format))
 
 
 # ---- right results
 
 
 def right_norms(random: np.random.Generator) -> dict[str, tuple[Tensor, Operation]]:
-    """Right results whose functions are off by up to 2.5 u in one direction."""
+    """Return name -> a right result of random numbers, and its operation.
+
+    Reciprocal roots are off by a factor of up to 1 + 2.5 * 2^-24, as those of a GPU may be.
+    """
     rows = int(random.choice([1, 3, 40]))
     terms = int(random.choice([3, 64, 512, 1500]))
     dtype = (torch.float16, torch.bfloat16, torch.float32)[random.integers(3)]
@@ -207,7 +241,7 @@ def right_norms(random: np.random.Generator) -> dict[str, tuple[Tensor, Operatio
 
     wide = x.float()
     product = x.float() @ y.float()
-    found = {
+    results = {
         "layer norm": (norm(x, w, b, rstd=rsqrt), layer_norm(x, w, b, eps)),
         "RMS norm": (rms(x, w, rstd=rsqrt), rms_norm(x, w, eps)),
         "softmax": (torch.softmax(wide, 1), softmax(x)),
@@ -215,7 +249,7 @@ def right_norms(random: np.random.Generator) -> dict[str, tuple[Tensor, Operatio
         "bias": (product + b[0], matmul(x, y, bias=b[:1])),
         "scale and bias": (product * w[0] + b[0], matmul(x, y, scale=w[:1], bias=b[:1])),
     }
-    return {name: (got.to(out), operation) for name, (got, operation) in found.items()}
+    return {name: (got.to(out), operation) for name, (got, operation) in results.items()}
 
 
 @pytest.mark.parametrize(
@@ -239,30 +273,41 @@ def test_mean_may_round_its_product_by_1_over_k() -> None:
 # ---- the sign of zero
 
 
-def test_zeros_of_the_other_sign_are_counted_and_pass() -> None:
+def product_of_minus_zero() -> Operation:
+    """Return a product of -2^-30, which is -0 in FP16."""
     small = torch.full((1, 1), 2.0**-15).half()
-    # -2^-30 is -0 in FP16
-    operation = matmul(-small, small)
-    other = compare(torch.zeros(1, 1).half(), operation)
-    same = compare(-torch.zeros(1, 1).half(), operation)
-    assert other.kind == VerdictKind.EQUAL
-    assert other.zeros == 1
-    assert same.zeros == 0
-    assert "not judged: 1 zero has the other sign" in str(other)
-    assert "other sign" not in str(same)
-    two = torch.tensor([[-1.0, -0.0], [-2.0, -0.0]])
-    assert compare(torch.zeros(2), amax(two, 1)).zeros == 2
-    assert compare(torch.amax(two, 1), amax(two, 1)).zeros == 0
-    # with other differences, too
+    return matmul(-small, small)
+
+
+def test_a_zero_of_the_other_sign_is_reported_and_passes() -> None:
+    verdict = compare(torch.zeros(1, 1).half(), product_of_minus_zero())
+    assert verdict.kind == VerdictKind.EQUAL
+    assert verdict.zeros == 1
+    assert "not judged: 1 zero has the other sign" in str(verdict)
+
+
+def test_a_zero_of_the_same_sign_is_not_reported() -> None:
+    verdict = compare(-torch.zeros(1, 1).half(), product_of_minus_zero())
+    assert verdict.zeros == 0
+    assert "other sign" not in str(verdict)
+
+
+def test_zeros_of_the_other_sign_are_counted() -> None:
+    x = torch.tensor([[-1.0, -0.0], [-2.0, -0.0]])
+    assert compare(torch.zeros(2), amax(x, 1)).zeros == 2
+    assert compare(torch.amax(x, 1), amax(x, 1)).zeros == 0
+
+
+def test_other_differences_are_not_counted_as_zeros() -> None:
     got = PRODUCT.half()
     got[0, 0] += 1
     assert compare(got, matmul(A, B)).zeros == 0
 
 
-def test_zeros_of_sums_that_cancel_have_either_sign() -> None:
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_the_zero_of_a_sum_that_cancels_has_either_sign(zero: float) -> None:
     terms = torch.tensor([[1.0, -1.0]])
-    for got in (torch.zeros(1), -torch.zeros(1)):
-        assert compare(got, sum_over(terms, 1)).zeros == 0
+    assert compare(torch.tensor([zero]), sum_over(terms, 1)).zeros == 0
 
 
 # ---- settings
@@ -291,19 +336,29 @@ def test_convolutions_take_the_padding_of_torch(
     assert not compare(got, operation)
 
 
-def test_reductions_have_the_shapes_of_torch() -> None:
-    for x, dim in ((torch.zeros(3, 0), 1), (torch.zeros(2, 0, 3), 1), (torch.zeros(()), 0)):
-        assert compare(torch.softmax(x, dim), softmax(x, dim)).kind is VerdictKind.EQUAL
-        assert compare(torch.sum(x, dim), sum_over(x, dim)).kind is VerdictKind.EQUAL
+@pytest.mark.parametrize(("shape", "dim"), [((3, 0), 1), ((2, 0, 3), 1), ((), 0)])
+def test_reductions_of_nothing_and_of_a_number_are_torchs(shape: tuple[int, ...], dim: int) -> None:
+    x = torch.zeros(shape)
+    assert compare(torch.softmax(x, dim), softmax(x, dim)).kind is VerdictKind.EQUAL
+    assert compare(torch.sum(x, dim), sum_over(x, dim)).kind is VerdictKind.EQUAL
+
+
+def test_a_mean_over_no_dimension_is_torchs() -> None:
     x = normal(54, 3, 4)
     assert compare(torch.mean(x, ()), mean(x, ()))
+
+
+def test_a_softmax_along_a_negative_dimension_has_the_shape_of_x() -> None:
+    x = normal(54, 3, 4)
     assert softmax(x, -2).value.shape == x.shape
 
 
-def test_formats_are_named_by_dtypes_and_names() -> None:
-    got = (A.float() @ B.float()).half()
-    assert compare(got, matmul(A, B), accumulator=torch.float32, out="FP16")
-    assert assert_explained(got, A, B, out="fp16").explained
+def test_a_dtype_of_torch_names_the_accumulator() -> None:
+    assert compare(PRODUCT.half(), matmul(A, B), accumulator=torch.float32, out="FP16")
+
+
+def test_the_name_of_a_format_may_be_lower_case() -> None:
+    assert assert_explained(PRODUCT.half(), A, B, out="fp16").explained
 
 
 X2 = torch.ones(3, 4)

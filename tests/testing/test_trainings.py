@@ -3,7 +3,6 @@
 import json
 import re
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from tests.testing.training_runs import Training, record
 SAME, ROUNDING, OTHER_START, FAULT = TrainingVerdictKind
 HEALTHY = Training()
 TWO_RANKS = Training(ranks=2)
-# what was planted -> the healthy run, the other one, the verdict, and a word of its reason
+# What was planted -> the healthy run, the other one, the verdict, and a word of its reason.
 PLANTED = {
     "nothing": (HEALTHY, HEALTHY, SAME, "same bits"),
     "another seed": (HEALTHY, replace(HEALTHY, seed=1), OTHER_START, "seeds are 0 and 1"),
@@ -43,51 +42,82 @@ PLANTED = {
 @pytest.mark.parametrize("planted", PLANTED)
 def test_the_verdict_names_what_was_planted(planted: str, tmp_path: Path) -> None:
     healthy, other, kind, word = PLANTED[planted]
-    found = compare_trainings(
+    verdict = compare_trainings(
         record(healthy, tmp_path / "healthy.labkit"), record(other, tmp_path / "other.labkit")
     )
-    assert found.kind == kind, str(found)
-    assert word in found.reason, str(found)
+    assert verdict.kind == kind, str(verdict)
+    assert word in verdict.reason, str(verdict)
 
 
-# a training, and one that differs by rounding alone: four networks, two optimizers, and other sums
-ROUNDINGS = [
-    (Training(network=network, optimizer=optimizer, lr=lr, batches=8), change)
-    for (network, (optimizer, lr)), change in product(
-        product(("mlp", "cnn", "lstm", "gpt"), (("AdamW", 1e-2), ("SGD", 5e-2))),
-        ({"sums": "slices"}, {"sums": "backwards"}, {"fused": True}),
-    )
-]
+# Changes that alter only the rounding of a training.
+ROUNDINGS = {
+    "sums in slices": {"sums": "slices"},
+    "sums backwards": {"sums": "backwards"},
+    "fused optimizer": {"fused": True},
+}
+each_rounding = pytest.mark.parametrize("rounding", ROUNDINGS)
+each_network = pytest.mark.parametrize("network", ["mlp", "cnn", "lstm", "gpt"])
+# Optimizer -> its learning rate.
+RATES = {"AdamW": 1e-2, "SGD": 5e-2}
 
 
-def differ_by_rounding(training: Training, change: dict[str, object], folder: Path) -> None:
-    """Assert that two trainings have other bits, and are called no fault."""
-    every = 10 if training.dropout else 1
-    found = compare_trainings(
+def assert_no_fault(training: Training, rounding: str, folder: Path, every: int = 1) -> None:
+    """Assert that a training and one that differs by rounding alone are called no fault."""
+    verdict = compare_trainings(
         record(training, folder / "healthy.labkit", every),
-        record(replace(training, **change), folder / "other.labkit", every),
+        record(replace(training, **ROUNDINGS[rounding]), folder / "other.labkit", every),
     )
-    assert found.kind in (SAME, ROUNDING), str(found)
-    assert any(cell.distance for cell in found.cells) or found.kind is SAME
-    assert found.judged > 100
+    assert verdict.kind in (SAME, ROUNDING), str(verdict)
+    # A verdict that judged little would prove little.
+    assert verdict.judged > 100
 
 
-@pytest.mark.parametrize("network", ["mlp", "cnn", "lstm", "gpt"])
-def test_rounding_alone_is_no_fault(network: str, tmp_path: Path) -> None:
-    for training, change in ROUNDINGS:
-        if training.network == network and training.optimizer == "AdamW":
-            differ_by_rounding(replace(training, steps=20), change, tmp_path)
+@each_network
+@each_rounding
+def test_rounding_alone_is_no_fault(network: str, rounding: str, tmp_path: Path) -> None:
+    training = Training(network=network, lr=RATES["AdamW"], batches=8, steps=20)
+    assert_no_fault(training, rounding, tmp_path)
+
+
+def test_other_sums_change_bits_of_a_training(tmp_path: Path) -> None:
+    """So the tests of rounding alone do not compare equal trainings."""
+    training = Training(steps=20)
+    verdict = compare_trainings(
+        record(training, tmp_path / "healthy.labkit"),
+        record(replace(training, sums="slices"), tmp_path / "other.labkit"),
+    )
+    assert any(cell.distance for cell in verdict.cells)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pair", range(len(ROUNDINGS)))
-def test_long_trainings_that_differ_by_rounding_are_no_fault(pair: int, tmp_path: Path) -> None:
-    training, change = ROUNDINGS[pair]
-    differ_by_rounding(replace(training, steps=60), change, tmp_path)
-    differ_by_rounding(replace(training, steps=200, dropout=0.2), change, tmp_path)
+@each_network
+@each_rounding
+@pytest.mark.parametrize("optimizer", RATES)
+@pytest.mark.parametrize(
+    ("steps", "dropout", "every"), [(60, 0.0, 1), (200, 0.2, 10)], ids=["60 steps", "dropout"]
+)
+def test_long_trainings_that_differ_by_rounding_are_no_fault(
+    network: str,
+    rounding: str,
+    optimizer: str,
+    steps: int,
+    dropout: float,
+    every: int,
+    tmp_path: Path,
+) -> None:
+    training = Training(
+        network=network,
+        optimizer=optimizer,
+        lr=RATES[optimizer],
+        batches=8,
+        steps=steps,
+        dropout=dropout,
+    )
+    assert_no_fault(training, rounding, tmp_path, every)
 
 
-# faults of many kinds, in networks of each kind -> where the first tensor beyond rounding is
+# Fault -> the training, the change that plants it, and the kind of the first tensor that differs by
+# more than rounding.
 FAULTS = {
     "epsilon of layer norms": (Training(network="gpt"), {"norm_eps": 1e-3}, "activations"),
     "clipping": (Training(), {"clip": 0.1}, "step gradients"),
@@ -100,37 +130,39 @@ FAULTS = {
 def test_a_fault_is_named_with_its_step_and_tensor(planted: str, tmp_path: Path) -> None:
     training, change, kind = FAULTS[planted]
     short = replace(training, steps=6)
-    found = compare_trainings(
+    verdict = compare_trainings(
         record(short, tmp_path / "healthy.labkit"),
         record(replace(short, **change), tmp_path / "other.labkit"),
     )
-    assert found.kind == FAULT, str(found)
-    assert found.step == 0, str(found)
-    assert found.tensor is not None
-    assert found.tensor[0] == kind, str(found)
-    assert found.line
+    assert verdict.kind == FAULT, str(verdict)
+    assert verdict.step == 0, str(verdict)
+    assert verdict.tensor is not None
+    assert verdict.tensor[0] == kind, str(verdict)
+    assert verdict.line
 
 
-def test_a_fault_in_the_middle_is_found_in_its_step(tmp_path: Path) -> None:
-    found = compare_trainings(
+def test_a_fault_in_the_middle_is_located_in_its_step(tmp_path: Path) -> None:
+    verdict = compare_trainings(
         record(TWO_RANKS, tmp_path / "healthy.labkit"),
         record(replace(TWO_RANKS, lost_from=9), tmp_path / "other.labkit"),
     )
-    assert found.step == 9
-    assert found.tensor is not None
-    assert found.tensor[0] == "step gradients"
+    assert verdict.step == 9
+    assert verdict.tensor is not None
+    assert verdict.tensor[0] == "step gradients"
 
 
-def test_a_fault_between_two_sampled_steps_is_found_in_the_next(tmp_path: Path) -> None:
-    found = compare_trainings(
+def test_a_fault_between_sampled_steps_is_located_in_the_next(tmp_path: Path) -> None:
+    verdict = compare_trainings(
         record(TWO_RANKS, tmp_path / "healthy.labkit", every=10),
         record(replace(TWO_RANKS, lost_from=9), tmp_path / "other.labkit", every=10),
     )
-    assert found.kind == FAULT, str(found)
-    assert found.step == 10, str(found)
+    assert verdict.kind == FAULT, str(verdict)
+    assert verdict.step == 10, str(verdict)
 
 
-STRANGE = """
+# A script with two optimizers, three backward passes for each step, batches of several lengths, and
+# an evaluation between steps. Its argument plants a difference.
+SCRIPT = """
 import sys
 
 import torch
@@ -178,53 +210,58 @@ for step in range(12):
 
 
 @pytest.fixture(scope="module")
-def strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("strange")
-    (folder / "train.py").write_text(STRANGE)
-    return folder
-
-
-def run_strange(folder: Path, planted: str) -> Path:
-    """Record the script with something planted, and return the file."""
-    path = folder / f"{planted}.labkit"
-    words = ["watch", "--every", "1", "--folder", str(folder / "report"), "--record", str(path)]
-    assert main([*words, str(folder / "train.py"), planted]) == 0
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of the script."""
+    path = tmp_path_factory.mktemp("script") / "train.py"
+    path.write_text(SCRIPT)
     return path
 
 
-def test_a_missing_backward_pass_of_a_script_is_named(strange: Path) -> None:
-    found = compare_trainings(run_strange(strange, "nothing"), run_strange(strange, "micro"))
-    assert found.kind == FAULT, str(found)
-    assert found.step == 6, str(found)
-    assert "2 backward passes instead of 3" in found.reason
+def record_script(script: Path, planted: str) -> Path:
+    """Record the script with a planted difference by `labkit watch`, and return the file."""
+    folder = script.parent
+    path = folder / f"{planted}.labkit"
+    options = ["--every", "1", "--folder", str(folder / "report"), "--record", str(path)]
+    assert main(["watch", *options, str(script), planted]) == 0
+    return path
 
 
-def test_another_evaluation_between_steps_is_no_fault(strange: Path) -> None:
-    found = compare_trainings(run_strange(strange, "nothing"), run_strange(strange, "evaluation"))
-    assert found.kind is SAME, str(found)
+def test_a_missing_backward_pass_of_a_script_is_named(script: Path) -> None:
+    verdict = compare_trainings(record_script(script, "nothing"), record_script(script, "micro"))
+    assert verdict.kind == FAULT, str(verdict)
+    assert verdict.step == 6, str(verdict)
+    assert "2 backward passes instead of 3" in verdict.reason
 
 
-def test_a_compiled_script_is_compared_by_its_weights(strange: Path) -> None:
-    found = compare_trainings(run_strange(strange, "nothing"), run_strange(strange, "compile"))
-    assert found.kind in (SAME, ROUNDING), str(found)
-    assert any("only the baseline has activations" in note for note in found.notes)
+def test_another_evaluation_between_steps_is_no_fault(script: Path) -> None:
+    baseline = record_script(script, "nothing")
+    verdict = compare_trainings(baseline, record_script(script, "evaluation"))
+    assert verdict.kind is SAME, str(verdict)
+
+
+def test_a_compiled_script_is_compared_by_its_weights(script: Path) -> None:
+    verdict = compare_trainings(record_script(script, "nothing"), record_script(script, "compile"))
+    assert verdict.kind in (SAME, ROUNDING), str(verdict)
+    assert any("only the baseline has activations" in note for note in verdict.notes)
 
 
 def test_other_dropout_is_another_seed(tmp_path: Path) -> None:
     training = Training(dropout=0.3, steps=4)
-    path = record(training, tmp_path / "healthy.labkit")
-    found = compare_trainings(path, record(replace(training, draws=1), tmp_path / "other.labkit"))
-    assert found.kind is OTHER_START
-    assert "random numbers" in found.reason
+    baseline = record(training, tmp_path / "healthy.labkit")
+    other = record(replace(training, draws=1), tmp_path / "other.labkit")
+    verdict = compare_trainings(baseline, other)
+    assert verdict.kind is OTHER_START
+    assert "random numbers" in verdict.reason
 
 
-def test_a_loss_of_the_same_outputs_is_named(tmp_path: Path) -> None:
+def test_another_loss_of_the_same_outputs_is_named(tmp_path: Path) -> None:
     training = Training(steps=4)
-    path = record(training, tmp_path / "healthy.labkit")
-    found = compare_trainings(path, record(replace(training, labels=1), tmp_path / "other.labkit"))
-    assert found.kind == FAULT
-    assert found.tensor is None
-    assert "other targets" in found.reason
+    baseline = record(training, tmp_path / "healthy.labkit")
+    other = record(replace(training, labels=1), tmp_path / "other.labkit")
+    verdict = compare_trainings(baseline, other)
+    assert verdict.kind == FAULT
+    assert verdict.tensor is None
+    assert "other targets" in verdict.reason
 
 
 def test_scaled_gradients_are_compared_unscaled(tmp_path: Path) -> None:
@@ -238,30 +275,40 @@ def test_other_names_are_matched_by_order(tmp_path: Path) -> None:
     training = Training(steps=4)
     path = record(training, tmp_path / "healthy.labkit")
     other = record(replace(training, wrapped=True), tmp_path / "other.labkit")
-    found = compare_trainings(path, other)
-    assert found.kind is SAME, str(found)
-    assert any("matched by order" in note for note in found.notes)
+    verdict = compare_trainings(path, other)
+    assert verdict.kind is SAME, str(verdict)
+    assert any("matched by order" in note for note in verdict.notes)
 
 
 def test_other_shapes_are_named_as_not_compared(tmp_path: Path) -> None:
     path = record(Training(steps=4), tmp_path / "healthy.labkit")
-    found = compare_trainings(path, record(Training("lstm", steps=4), tmp_path / "other.labkit"))
-    assert any(note.startswith("only the baseline has") for note in found.notes)
-    assert found.kind is OTHER_START
+    verdict = compare_trainings(path, record(Training("lstm", steps=4), tmp_path / "other.labkit"))
+    assert any(note.startswith("only the baseline has") for note in verdict.notes)
+    assert verdict.kind is OTHER_START
 
 
 @pytest.fixture(scope="module")
 def seeds(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Recordings of a training from five seeds."""
     folder = tmp_path_factory.mktemp("seeds")
     return [record(Training(seed=seed, order=seed), folder / f"{seed}.labkit") for seed in range(5)]
 
 
-def test_a_run_from_another_seed_passes_within_the_band(seeds: list[Path], tmp_path: Path) -> None:
-    healthy = record(Training(seed=9, order=9), tmp_path / "healthy.labkit")
-    found = assert_same_training(healthy, seeds[0], spread=seeds[1:])
-    assert (found.kind, found.in_band) == (OTHER_START, True)
+@pytest.fixture(scope="module")
+def sixth_seed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording of the same training from another seed."""
+    return record(Training(seed=9, order=9), tmp_path_factory.mktemp("sixth") / "9.labkit")
+
+
+def test_another_seed_passes_within_the_band(seeds: list[Path], sixth_seed: Path) -> None:
+    verdict = assert_same_training(sixth_seed, seeds[0], spread=seeds[1:])
+    assert verdict.kind is OTHER_START
+    assert verdict.in_band is True
+
+
+def test_another_seed_does_not_pass_without_a_spread(seeds: list[Path], sixth_seed: Path) -> None:
     with pytest.raises(TrainingsDiffer, match="another"):
-        assert_same_training(healthy, seeds[0])
+        assert_same_training(sixth_seed, seeds[0])
 
 
 def test_a_run_that_learns_too_little_is_out_of_the_band(seeds: list[Path], tmp_path: Path) -> None:
@@ -288,39 +335,62 @@ def test_runs_without_a_common_step_are_refused(tmp_path: Path) -> None:
         compare_trainings(first, odd)
 
 
-def test_the_command_prints_words_json_and_a_page(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture(scope="module")
+def two_epsilons(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The files of a training and of one with another epsilon of AdamW."""
+    folder = tmp_path_factory.mktemp("epsilons")
     training = Training(steps=4)
-    files = [
-        str(record(training, tmp_path / "healthy.labkit")),
-        str(record(replace(training, eps=1e-4), tmp_path / "other.labkit")),
+    return [
+        str(record(training, folder / "healthy.labkit")),
+        str(record(replace(training, eps=1e-4), folder / "other.labkit")),
     ]
-    shown = tmp_path / "diff.html"
-    assert main(["diff", *files, "--page", str(shown)]) == 1
-    assert "a fault from step 0, updates of 0.weight on" in capsys.readouterr().out
-    text = shown.read_text()
-    assert "Where they are apart" in text
-    assert not re.search(r"<script|https?://|<link|@import", text)
-    assert main(["diff", *files, "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert found["schema"] == "labkit.diff/1"
-    assert found["verdict"] == "a fault"
-    assert found["step"] == 0
-    assert found["beyond"][0]["units"] > 1
-    assert found["settings"] == {"AdamW eps": ["1e-08", "0.0001"]}
-    assert main(["diff", files[0], files[0]]) == 0
 
 
-def test_the_command_refuses_what_is_no_recording(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_command_prints_the_verdict(
+    two_epsilons: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = record(Training(steps=2), tmp_path / "healthy.labkit")
+    assert main(["diff", *two_epsilons]) == 1
+    assert "a fault from step 0, updates of 0.weight on" in capsys.readouterr().out
+
+
+def test_the_command_writes_a_page_without_links(two_epsilons: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "diff.html"
+    assert main(["diff", *two_epsilons, "--page", str(path)]) == 1
+    text = path.read_text()
+    assert "Where they are apart" in text
+    # Neither scripts nor anything that a browser would load.
+    assert not re.search(r"<script|https?://|<link|@import", text)
+
+
+def test_the_command_prints_json(
+    two_epsilons: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diff", *two_epsilons, "--json"]) == 1
+    output = json.loads(capsys.readouterr().out)
+    assert output["schema"] == "labkit.diff/1"
+    assert output["verdict"] == "a fault"
+    assert output["step"] == 0
+    assert output["beyond"][0]["units"] > 1
+    assert output["settings"] == {"AdamW eps": ["1e-08", "0.0001"]}
+
+
+def test_the_command_succeeds_on_equal_trainings(two_epsilons: list[str]) -> None:
+    assert main(["diff", two_epsilons[0], two_epsilons[0]]) == 0
+
+
+def test_the_command_refuses_a_file_that_is_no_recording(
+    two_epsilons: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     foreign = tmp_path / "notes.txt"
     foreign.write_text("loss 1.5")
-    assert main(["diff", str(path), str(foreign)]) == 2
+    assert main(["diff", two_epsilons[0], str(foreign)]) == 2
     assert "expected a recording" in capsys.readouterr().err
-    assert main(["diff", str(path), str(tmp_path / "none.labkit")]) == 2
+
+
+def test_the_command_refuses_a_missing_file(
+    two_epsilons: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diff", two_epsilons[0], str(tmp_path / "none.labkit")]) == 2
     assert "none.labkit" in capsys.readouterr().err
 
 

@@ -12,6 +12,7 @@ import torch
 from labkit import cli
 from labkit.testing.vectors import check, conventions, read, vectors
 
+# Format -> torch's and ml_dtypes' type of its elements, and its largest exponent and number.
 ELEMENTS = {
     "MXFP8": (torch.float8_e4m3fn, ml_dtypes.float8_e4m3fn, 8, 448.0),
     "MXFP8_E5M2": (torch.float8_e5m2, ml_dtypes.float8_e5m2, 15, 57344.0),
@@ -22,19 +23,22 @@ Exponents = Callable[[torch.Tensor], torch.Tensor]
 
 
 def from_bits(top: torch.Tensor) -> torch.Tensor:
-    """The exponent field of FP32, which is exact; subnormal numbers have -127."""
+    """Return the exponents of FP32 numbers by their bits; those of subnormal numbers are -127."""
     return ((top.view(torch.int32) >> 23) & 0xFF) - 127
 
 
 def through(dtype: torch.dtype) -> Exponents:
+    """Return a function of the exponents of numbers that are rounded to a dtype first."""
     return lambda top: from_bits(top.to(dtype).float())
 
 
 def by_logarithm(top: torch.Tensor) -> torch.Tensor:
+    """Return the exponents by torch's logarithm; the limits replace the infinite ones of 0."""
     return torch.floor(torch.log2(top)).clamp(-1000, 1000).int()
 
 
 def by_numpys_logarithm(top: torch.Tensor) -> torch.Tensor:
+    """Return the exponents by numpy's logarithm; the limits replace the infinite ones of 0."""
     with np.errstate(divide="ignore"):
         logarithm = np.floor(np.log2(top.numpy()))
     return torch.from_numpy(logarithm.clip(-1000, 1000)).int()
@@ -71,20 +75,25 @@ def nvfp4(
     return {**table, "scales": scale.view(torch.uint8).numpy(), "elements": codes}
 
 
-def rules(found: list[str]) -> set[str]:
-    return {re.sub(r": \d+ of \d+ rows.*", "", line) for line in found if " rows; " in line}
+def rules(messages: list[str]) -> set[str]:
+    """Return the rules that messages of `check` say are broken: "RULE: 3 of 9 rows; row ..."."""
+    return {re.sub(r": \d+ of \d+ rows.*", "", line) for line in messages if " rows; " in line}
 
 
-def mistakes(found: list[str]) -> list[str]:
+def mistakes(messages: list[str]) -> list[str]:
+    """Return the known mistakes that messages of `check` name."""
     start = "these answers are those of a known mistake: "
-    return [line.removeprefix(start) for line in found if line.startswith(start)]
+    return [line.removeprefix(start) for line in messages if line.startswith(start)]
 
 
-def test_right_kernels_of_torch_break_no_rule() -> None:
-    for name in ELEMENTS:
-        answers = microscaled(name, from_bits)
-        assert check(answers) == [], name
-        assert conventions(answers) == [], name
+@pytest.mark.parametrize("name", ELEMENTS)
+def test_a_right_kernel_of_an_mx_format_breaks_no_rule(name: str) -> None:
+    answers = microscaled(name, from_bits)
+    assert check(answers) == []
+    assert conventions(answers) == []
+
+
+def test_a_right_kernel_of_nvfp4_breaks_no_rule() -> None:
     answers = nvfp4()
     assert check(answers) == []
     assert conventions(answers) == []
@@ -102,19 +111,26 @@ def test_right_kernels_of_torch_break_no_rule() -> None:
     ids=["bf16", "fp16", "torch-log2", "numpy-log2"],
 )
 def test_a_rounded_largest_magnitude_is_named(name: str, exponents: Exponents, clue: str) -> None:
-    found = check(microscaled(name, exponents))
-    assert any(rule.startswith("scale: ") for rule in rules(found)), found
-    (mistake,) = mistakes(found)
+    messages = check(microscaled(name, exponents))
+    assert any(rule.startswith("scale: ") for rule in rules(messages)), messages
+    (mistake,) = mistakes(messages)
     assert mistake.startswith(clue)
 
 
-def test_each_of_the_three_breaks_a_rule_that_the_next_does_not() -> None:
-    broken = [
-        {rule for rule in rules(check(microscaled("MXFP8", way))) if rule.startswith("scale: ")}
-        for way in (through(torch.bfloat16), through(torch.float16), by_logarithm)
-    ]
-    assert [len(each) for each in broken] == [3, 2, 1]
-    assert broken[0] > broken[1] > broken[2]
+def broken_rules_of_the_scale(exponents: Exponents) -> set[str]:
+    """Return the rules about the scale that a kernel of MXFP8 with these exponents breaks."""
+    broken = rules(check(microscaled("MXFP8", exponents)))
+    return {rule for rule in broken if rule.startswith("scale: ")}
+
+
+def test_a_narrower_magnitude_breaks_more_rules_of_the_scale() -> None:
+    """BF16 breaks all rules that FP16 breaks, which breaks that of the logarithm in FP32."""
+    of_bf16 = broken_rules_of_the_scale(through(torch.bfloat16))
+    of_fp16 = broken_rules_of_the_scale(through(torch.float16))
+    of_logarithm = broken_rules_of_the_scale(by_logarithm)
+    assert of_bf16 > of_fp16 > of_logarithm
+    assert len(of_logarithm) == 1
+    assert len(of_bf16) == 3
 
 
 @pytest.mark.parametrize(
@@ -135,7 +151,7 @@ def test_mistake_is_named_under_either_sign_of_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scale", "said"),
+    ("scale", "words"),
     [
         (0.0, "is 0 (vLLM"),
         (1.0, "is 1;"),
@@ -143,11 +159,11 @@ def test_mistake_is_named_under_either_sign_of_zero() -> None:
         (3.5, "is 3.5;"),
     ],
 )
-def test_the_scale_of_a_block_of_zeros_is_a_convention(scale: float, said: str) -> None:
+def test_the_scale_of_a_block_of_zeros_is_a_convention(scale: float, words: str) -> None:
     answers = nvfp4(zero=scale)
     assert check(answers) == []
     (convention,) = conventions(answers)
-    assert said in convention
+    assert words in convention
 
 
 def test_nan_as_the_scale_of_a_block_of_zeros_is_a_fault() -> None:
@@ -162,13 +178,15 @@ def test_nonzero_elements_in_a_zero_block_are_a_fault() -> None:
     assert rules(check(answers)) == {"a block of zeros"}
 
 
-def test_small_scales_of_torchao_and_of_vllm_are_conventions() -> None:
-    of_torchao = nvfp4(least=2.0**-6)
-    of_vllm = nvfp4(least=0.0)
-    assert check(of_torchao) == []
-    assert check(of_vllm) == []
-    assert any("no scale is below 2^-6" in line for line in conventions(of_torchao))
-    assert any("a scale may round to 0" in line for line in conventions(of_vllm))
+@pytest.mark.parametrize(
+    ("least", "words"),
+    [(2.0**-6, "no scale is below 2^-6"), (0.0, "a scale may round to 0")],
+    ids=["torchao", "vLLM"],
+)
+def test_the_least_scale_is_a_convention(least: float, words: str) -> None:
+    answers = nvfp4(least=least)
+    assert check(answers) == []
+    assert any(words in line for line in conventions(answers))
 
 
 def test_a_scale_of_zero_for_a_block_that_has_one_is_a_fault() -> None:

@@ -91,6 +91,7 @@ class Wrapped(nn.Module):
 
 
 def mlp(dropout: float) -> nn.Module:
+    """Return a network of three linear layers."""
     return nn.Sequential(
         nn.Linear(20, 64),
         nn.LayerNorm(64),
@@ -103,6 +104,7 @@ def mlp(dropout: float) -> nn.Module:
 
 
 def cnn(dropout: float) -> nn.Module:
+    """Return a network of two convolutions and a linear layer."""
     return nn.Sequential(
         nn.Conv2d(1, 8, 3, padding=1),
         nn.BatchNorm2d(8),
@@ -117,6 +119,7 @@ def cnn(dropout: float) -> nn.Module:
     )
 
 
+# Name -> a function of the dropout that makes the network, and the shape of one example.
 NETWORKS: dict[str, tuple[Callable[[float], nn.Module], tuple[int, ...]]] = {
     "mlp": (mlp, (20,)),
     "cnn": (cnn, (1, 8, 8)),
@@ -127,16 +130,31 @@ NETWORKS: dict[str, tuple[Callable[[float], nn.Module], tuple[int, ...]]] = {
 
 @dataclass(frozen=True)
 class Training:
-    """A small training; each field but the first three changes its numbers.
+    """A small training. A copy with another field differs from it by what the field says.
 
-    sums       how the layers add: "" as torch does, or "slices" or "backwards"
-    operands   "tf32": layers round their operands to TF32
-    half       name of a layer that computes in FP16
-    lost_from  step from which on the gradients of a second rank are not added any more
-    norm_eps   of layer norms
-    draws      random numbers drawn before the first step
-    labels     added to the classes, which come round
-    wrapped    the layers have other names
+    Attributes:
+        network: A name of NETWORKS.
+        optimizer: "AdamW" or "SGD".
+        steps: Number of steps.
+        seed: Seed of the initial weights and of dropout.
+        order: Seed of the order of the batches; 0 for the order in which they are drawn.
+        batches: Number of batches, which are repeated.
+        dropout: Probability of dropout.
+        lr: Learning rate.
+        eps: Epsilon of AdamW.
+        norm_eps: Epsilon of layer norms.
+        sums: How linear layers add: "" as torch does, "slices", or "backwards".
+        operands: "tf32" if linear layers round their operands to TF32.
+        half: Name of a linear layer that computes in FP16.
+        ranks: Number of ranks that share a batch, 1 or 2.
+        lost_from: The first step without the gradients of the second rank.
+        mkldnn: Whether torch may use oneDNN.
+        fused: Whether the optimizer is fused.
+        clip: Largest norm of the gradients.
+        scaled: Whether a GradScaler scales the loss.
+        draws: Random numbers that are drawn before the first step.
+        labels: Added to the classes, modulo 10.
+        wrapped: Whether the layers have other names.
     """
 
     network: str = "mlp"
@@ -205,6 +223,7 @@ def prepare(model: nn.Module, training: Training) -> None:
 
 
 def optimizer_of(model: nn.Module, training: Training) -> torch.optim.Optimizer:
+    """Return the optimizer of a training."""
     if training.optimizer == "SGD":
         return torch.optim.SGD(
             model.parameters(), lr=training.lr, momentum=0.9, fused=training.fused
@@ -216,23 +235,22 @@ def optimizer_of(model: nn.Module, training: Training) -> torch.optim.Optimizer:
 
 def batches(training: Training) -> list[tuple[Tensor, Tensor]]:
     """Return the batches of an epoch, in the order of the training."""
-    drawn = torch.Generator().manual_seed(7)
-    found = []
+    generator = torch.Generator().manual_seed(7)
+    in_order = []
     for _ in range(training.batches):
         shape = (32, *NETWORKS[training.network][1])
         if training.network == "gpt":
-            x = torch.randint(10, shape, generator=drawn)
+            x = torch.randint(10, shape, generator=generator)
             y = (x.cumsum(-1) % 10).flatten()
         else:
-            x = torch.randn(shape, generator=drawn)
+            x = torch.randn(shape, generator=generator)
             y = (x.flatten(1)[:, :10] * 2 + x.flatten(1)[:, 10:20]).argmax(1)
-        found.append((x, y))
+        in_order.append((x, y))
     if training.order:
-        shuffled = torch.randperm(
-            len(found), generator=torch.Generator().manual_seed(training.order)
-        )
-        return [found[i] for i in shuffled]
-    return found
+        generator = torch.Generator().manual_seed(training.order)
+        places = torch.randperm(len(in_order), generator=generator)
+        return [in_order[place] for place in places]
+    return in_order
 
 
 def record(training: Training, path: Path, every: int = 1) -> Path:
@@ -268,13 +286,13 @@ def record(training: Training, path: Path, every: int = 1) -> Path:
 def _step_of_two_ranks(
     model: nn.Module, x: Tensor, y: Tensor, number: int, training: Training
 ) -> None:
-    """Leave the gradients that the first of two ranks has after its all-reduce."""
+    """Leave the gradients that the first of two ranks has after the all-reduce of a step."""
     half = len(x) // 2
     cross_entropy(model(x[:half]), y[:half]).backward()
     if training.lost_from is not None and number >= training.lost_from:
         return
     parameters = dict(model.named_parameters())
-    # the other rank has a copy of the model
+    # The other rank has a copy of the model.
     copies = {name: p.detach().clone().requires_grad_() for name, p in parameters.items()}
     with torch.random.fork_rng():
         out = torch.func.functional_call(model, copies, (x[half:],))

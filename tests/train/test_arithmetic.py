@@ -105,9 +105,7 @@ def test_default_switches_are_not_changed_on_a_cpu() -> None:
 
 
 def test_overlapping_runs_restore_the_switches_at_the_end(session: None) -> None:
-    """The first run ends while the second is in the middle of a step, which began while the count
-    of threads was one.
-    """
+    """The first run ends during a step of the second, which began while one thread was set."""
     inside = threading.Event()
     first_done = threading.Event()
     during_second = []
@@ -146,10 +144,10 @@ def test_overlapping_runs_restore_the_switches_at_the_end(session: None) -> None
     )
 
 
-def test_tf32_is_refused_with_fp16() -> None:
-    for formats in ({"model": FP16}, {"autocast": FP16}):
-        with pytest.raises(ValueError, match="TF32 is for FP32 operands"):
-            Recipe("mine", tf32=True, **formats)
+@pytest.mark.parametrize("formats", [{"model": FP16}, {"autocast": FP16}])
+def test_tf32_is_refused_with_fp16(formats: Any) -> None:
+    with pytest.raises(ValueError, match="TF32 is for FP32 operands"):
+        Recipe("mine", tf32=True, **formats)
 
 
 def test_tf32_trains_as_well_as_fp32() -> None:

@@ -180,11 +180,13 @@ def test_worked_example_of_a_record(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["steps"]["loss"] == [0.5, "nan"]
 
 
-def test_a_file_that_is_no_record_is_refused(tmp_path: Path) -> None:
-    for text in ("", "not json", "[1, 2]", '{"schema": "other/1"}', '{"schema": "labkit.run/1"}'):
-        (tmp_path / "x.json").write_text(text)
-        with pytest.raises(ValueError, match="is not a run record"):
-            load(tmp_path / "x.json")
+@pytest.mark.parametrize(
+    "text", ["", "not json", "[1, 2]", '{"schema": "other/1"}', '{"schema": "labkit.run/1"}']
+)
+def test_a_file_that_is_no_record_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(ValueError, match="is not a run record"):
+        load(tmp_path / "x.json")
 
 
 SEEDS = (0, 1, 2)
@@ -243,8 +245,9 @@ def test_underflow_does_not_harm_some_tasks() -> None:
 
 
 def test_pure_fp16_with_adam_breaks() -> None:
-    """In FP16, Adam's epsilon of 1e-8 is 0, and so are the squares of small gradients; their
-    updates are inf or NaN.
+    """In FP16, Adam's epsilon of 1e-8 is 0, and so are the squares of small gradients.
+
+    Updates that are divided by their sum are inf or NaN.
     """
     tasks = ("digits_cnn", "autoencoder", "char_lstm", "gpt", "unet", "gauss_conv")
     for task, seed in itertools.product(tasks, SEEDS):
@@ -295,8 +298,9 @@ def test_every_task_is_recorded_with_its_provenance() -> None:
 
 
 def test_underflow_depends_on_the_number_of_elements_in_a_mean() -> None:
-    """A mean divides gradients by its number of elements: over 1,000 targets they underflow, and
-    over 64 they do not.
+    """A mean divides gradients by its number of elements.
+
+    Over 1,000 targets they underflow, and over 64 they do not.
     """
     task = TASKS["small_targets"]
     large_batch = train(task, RECIPES["FP16"], measure_every=0).metric

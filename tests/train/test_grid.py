@@ -428,8 +428,9 @@ def test_unusable_gpu_is_left_out_with_a_reason(
 
 
 def test_worked_example_of_steps_per_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps take half a second under FP32 and an eighth under O1; a slow first round does not
-    count.
+    """Steps take half a second under FP32 and an eighth under O1.
+
+    The slow first round does not count.
     """
     seconds = {"FP32": 0.5, "O1": 0.125}
     clock = [0.0]

@@ -84,7 +84,6 @@ def test_a_step_measures_underflow() -> None:
     recipes = ("FP16", "FP16 static", "FP32")
     unscaled, scaled, fp32 = (TrainingRun(task, RECIPES[name]).step().underflow for name in recipes)
     assert unscaled > 0.5
-    assert 0.5 > 0.05
     assert scaled < 0.05
     assert fp32 == 0.0
 
@@ -99,7 +98,8 @@ def test_a_stopped_training_has_a_record(tmp_path: Path) -> None:
         stop=lambda: len(steps) == 4,
     )
     assert steps == [1, 2, 3, 4]
-    assert (record.stopped, len(record.steps)) == (True, 4)
+    assert record.stopped
+    assert len(record.steps) == 4
     assert record.memory["master weights"] > 0
     assert record.steps[0].swallowed is not None
     assert load(record.save(tmp_path / "run.json")) == record
@@ -117,14 +117,18 @@ def test_a_watched_training_has_snapshots(tmp_path: Path) -> None:
     assert load(watched.save(tmp_path / "run.json")) == watched
 
 
-def test_invalid_numbers_of_steps_are_refused() -> None:
+def test_a_negative_number_of_steps_is_refused() -> None:
     with pytest.raises(ValueError, match="0 or more"):
         train(DIGITS, RECIPES["FP32"], steps=-1)
+
+
+def test_watching_no_step_is_refused() -> None:
     with pytest.raises(ValueError, match="omit watch"):
         train(DIGITS, RECIPES["FP32"], steps=1, watch=("weight gradients",), watch_every=0)
 
 
 def batch_norm_and_a_frozen_layer() -> nn.Module:
+    """Return a network for digits whose first layer is frozen."""
     net = nn.Sequential(
         nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10)
     )
@@ -153,6 +157,7 @@ def test_custom_task_may_have_norms_and_frozen_layers() -> None:
 
 
 def with_dropout() -> nn.Module:
+    """Return a network for digits with dropout."""
     return nn.Sequential(
         nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.5), nn.ReLU(), nn.Linear(32, 10)
     )
@@ -161,43 +166,43 @@ def with_dropout() -> nn.Module:
 DROPOUT = replace(DIGITS, name="dropout", make_model=with_dropout)
 
 
-def test_dropout_follows_from_seed_and_step() -> None:
-    for recipe in ("FP32", "FP16 dynamic", "O1", "O3", "BF16"):
-        first, again = (
-            TrainingRun(DROPOUT, RECIPES[recipe], 1, measure_every=every) for every in (1, 0)
-        )
-        other = TrainingRun(DROPOUT, RECIPES[recipe], 2)
-        for _ in range(3):
-            torch.rand(7)
-            gradient_snapshot(first)
-            ours = first.step()
-            # Other draws and snapshots between two steps do not matter.
-            assert ours.loss == again.step().loss, recipe
-            assert ours.loss != other.step().loss, recipe
-        outside = torch.get_rng_state()
-        first.step()
-        # A run has a generator of its own.
-        assert torch.equal(torch.get_rng_state(), outside), recipe
+@pytest.mark.parametrize("recipe", ["FP32", "FP16 dynamic", "O1", "O3", "BF16"])
+def test_dropout_follows_from_seed_and_step(recipe: str) -> None:
+    first, again = (
+        TrainingRun(DROPOUT, RECIPES[recipe], 1, measure_every=every) for every in (1, 0)
+    )
+    other = TrainingRun(DROPOUT, RECIPES[recipe], 2)
+    for _ in range(3):
+        torch.rand(7)
+        gradient_snapshot(first)
+        ours = first.step()
+        # Other draws and snapshots between two steps do not matter.
+        assert ours.loss == again.step().loss
+        assert ours.loss != other.step().loss
+    outside = torch.get_rng_state()
+    first.step()
+    # A run has a generator of its own.
+    assert torch.equal(torch.get_rng_state(), outside)
 
 
-def test_the_fp32_twin_draws_the_same_mask() -> None:
+@pytest.mark.parametrize("recipe", ["FP16 static", "O1", "BF16"])
+def test_the_fp32_twin_draws_the_same_mask(recipe: str) -> None:
     # Dropout and ReLU stop three quarters of the first layer's activation gradients; another mask
     # would stop others.
-    for recipe in ("FP16 static", "O1", "BF16"):
-        run = TrainingRun(DROPOUT, RECIPES[recipe])
-        exact = run.fp32_twin().next_gradients()["1"]
-        here = run.next_gradients(scale=run.scaler.scale)["1"]
-        assert 0.7 < (exact == 0).float().mean() < 0.8
-        # Rounding changes the sign of a few inputs of ReLU.
-        assert ((exact == 0) != (here == 0)).float().mean() < 0.005, recipe
-        assert run.step().underflow < 0.01, recipe
+    run = TrainingRun(DROPOUT, RECIPES[recipe])
+    exact = run.fp32_twin().next_gradients()["1"]
+    here = run.next_gradients(scale=run.scaler.scale)["1"]
+    assert 0.7 < (exact == 0).float().mean() < 0.8
+    # Rounding changes the sign of a few inputs of ReLU.
+    assert ((exact == 0) != (here == 0)).float().mean() < 0.005
+    assert run.step().underflow < 0.01
 
 
-def test_invalid_thread_counts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for count in ("0", "-1", "two", ""):
-        monkeypatch.setenv("LABKIT_THREADS", count)
-        with pytest.raises(ValueError, match="expected a positive integer"), one_thread():
-            pass
+@pytest.mark.parametrize("count", ["0", "-1", "two", ""])
+def test_invalid_thread_counts_are_refused(monkeypatch: pytest.MonkeyPatch, count: str) -> None:
+    monkeypatch.setenv("LABKIT_THREADS", count)
+    with pytest.raises(ValueError, match="expected a positive integer"), one_thread():
+        pass
 
 
 CNN = TASKS["digits_cnn"]
@@ -206,23 +211,26 @@ NORMS = sum(p.numel() for n, p in CNN.make_model().named_parameters() if n.start
 
 
 def run_of(recipe: str, steps: int = 2, task: str = "digits_cnn") -> TrainingRun:
+    """Return a run of a task after some steps."""
     run = TrainingRun(TASKS[task], RECIPES[recipe], seed=3)
     for _ in range(steps):
         run.step()
     return run
 
 
-def test_a_fork_repeats_the_run_bit_for_bit() -> None:
-    for recipe in ("FP32", "O1", "O2", "FP16 no master", "FP16 stochastic", "FP16 Kahan", "BF16"):
-        run = run_of(recipe)
-        # A fork must take along a learning rate that was changed during the run.
-        run.engine.optimizer.param_groups[0]["lr"] *= 0.75
-        fork = run.fork()
-        again = run.fork()
-        ours = [fork.step() for _ in range(3)]
-        # The steps of the fork did not change the run.
-        assert [run.step() for _ in range(3)] == ours, recipe
-        assert [again.step() for _ in range(3)] == ours, recipe
+@pytest.mark.parametrize(
+    "recipe", ["FP32", "O1", "O2", "FP16 no master", "FP16 stochastic", "FP16 Kahan", "BF16"]
+)
+def test_a_fork_repeats_the_run_bit_for_bit(recipe: str) -> None:
+    run = run_of(recipe)
+    # A fork must take along a learning rate that was changed during the run.
+    run.engine.optimizer.param_groups[0]["lr"] *= 0.75
+    fork = run.fork()
+    again = run.fork()
+    ours = [fork.step() for _ in range(3)]
+    # The steps of the fork did not change the run.
+    assert [run.step() for _ in range(3)] == ours
+    assert [again.step() for _ in range(3)] == ours
 
 
 def test_a_fork_may_have_another_scaler() -> None:
@@ -284,6 +292,7 @@ RECIPE_NAMES = ("FP32", "O1", "O2", "O3")
 
 
 def stage_run(recipe, scale=None):
+    """Return a run of small batches, with its own loss scale unless another one is given."""
     run = TrainingRun(SMALL, RECIPES[recipe], measure_every=0)
     if scale is not None:
         run.scaler = replace(run.scaler, scale=scale)
@@ -376,15 +385,19 @@ def test_a_scale_too_high_is_found_and_skipped():
     run = stage_run("O2", scale=2.0**40)
     before = [weight.detach().clone() for weight in run.weights.model_weights]
     step = watch_step(run)
-    assert (step.found_inf, step.stepped, step.moved, step.model_moved) == (True, False, 0, 0)
+    assert step.found_inf
+    assert not step.stepped
     assert step.scale == 2.0**40
     assert step.scale_after == 2.0**39
     assert run.scaler.scale == 2.0**39
     assert any(tensor.non_finite for tensor in tensors_at(step, "check for inf").values())
-    assert all(tensor.zeros == tensor.elements for tensor in tensors_at(step, "step").values())
-    assert all(
-        torch.equal(old, new) for old, new in zip(before, run.weights.model_weights, strict=True)
-    )
+    # No weight has moved.
+    assert step.moved == 0
+    assert step.model_moved == 0
+    for tensor in tensors_at(step, "step").values():
+        assert tensor.zeros == tensor.elements, tensor.name
+    for old, new in zip(before, run.weights.model_weights, strict=True):
+        assert torch.equal(old, new)
 
 
 def test_fp16_misses_updates_that_the_master_keeps():
@@ -396,12 +409,15 @@ def test_fp16_misses_updates_that_the_master_keeps():
     assert step.moved <= step.weights
 
 
-def test_worked_example_of_a_summary():
+def test_worked_example_a_summary_of_special_values():
     tensor = summarize("x", torch.tensor([0.0, -(2.0**-24), 3.0, math.inf, math.nan]).half())
     assert tensor.smallest == 2.0**-24
     assert tensor.largest == 3.0
     assert tensor.zeros == 1
     assert tensor.non_finite == 2
+
+
+def test_worked_example_a_summary_of_zeros():
     zeros = summarize("zeros", torch.zeros(3))
     assert zeros.smallest == 0.0
     assert zeros.largest == 0.0

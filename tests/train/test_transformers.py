@@ -34,8 +34,9 @@ def measured(batch: str) -> tuple[float, float]:
     ],
 )
 def test_published_measurements_are_above_the_bill(recipe, batch, recompute, measurement):
-    """They are above by at most a third, for the allocator and temporary results, which the bill
-    leaves out.
+    """They are above the bill by at most a third.
+
+    The bill leaves out what the allocator reserves, and temporary results.
     """
     bill = memory_bill(BERT_LARGE, recipe, batch, 512, recompute=recompute)
     assert 1.0 < measurement / (bill.total / MIB) < 1.34

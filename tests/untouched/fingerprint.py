@@ -1,7 +1,8 @@
-"""A fingerprint of everything that the lab must leave unchanged: torch, IPython, warnings, signals,
-random states.
+"""A fingerprint of the state of a process that the lab must leave unchanged.
 
-`fingerprint()` holds the objects themselves, so that an identity cannot be that of a dead object.
+It has the callables of torch, IPython and other packages, torch's flags, warnings, signals and
+random states. `fingerprint()` keeps the objects themselves: the id of an object that is deleted
+could be that of its replacement.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import torch
 from torch.optim import optimizer
 
 WATCHED = ("torch", "IPython", "matplotlib", "numpy", "traitlets", "ipywidgets", "pickle")
-# what Python writes by itself when a class or a module is used
+# What Python itself writes when a class or a module is used.
 OF_PYTHON = {"__dict__", "__weakref__", "__annotations__", "__warningregistry__", "__cached__"}
 DESCRIPTORS = (staticmethod, classmethod, property)
 GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks")
@@ -52,7 +53,7 @@ FLAGS: dict[str, Any] = {
 
 def _members(owner: ModuleType | type, place: str) -> Iterator[tuple[str, Any]]:
     for name, value in list(vars(owner).items()):
-        # by its type: an object may answer isinstance() with a warning
+        # An object may warn when it is asked by isinstance(); its type does not.
         kind = type(value)
         if name in OF_PYTHON or issubclass(kind, ModuleType):
             continue
@@ -62,18 +63,16 @@ def _members(owner: ModuleType | type, place: str) -> Iterator[tuple[str, Any]]:
 
 
 def callables() -> dict[str, Any]:
-    """Return the callables of all loaded modules of the watched packages, and of the
-    classes there.
-    """
-    found: dict[str, Any] = {}
+    """Return place -> callable, for the loaded modules of WATCHED packages and their classes."""
+    by_place: dict[str, Any] = {}
     for module_name, module in list(sys.modules.items()):
         if module_name.partition(".")[0] not in WATCHED or not isinstance(module, ModuleType):
             continue
         for place, value in _members(module, module_name):
-            found[place] = value
+            by_place[place] = value
             if issubclass(type(value), type) and value.__module__.partition(".")[0] in WATCHED:
-                found.update(_members(value, place))
-    return found
+                by_place.update(_members(value, place))
+    return by_place
 
 
 def _values() -> dict[str, Any]:
@@ -118,8 +117,10 @@ def fingerprint() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def changes(before: tuple[dict[str, Any], dict[str, Any]]) -> list[str]:
-    """Return the places that are not as they were, new ones in modules that were loaded
-    included.
+    """Return the places that changed since a fingerprint.
+
+    New callables count, too, in modules that had been loaded then. Modules that were loaded since
+    then do not count.
     """
     functions, values = before
     now_functions, now_values = fingerprint()

@@ -31,8 +31,10 @@ LIST_IMPORTS = "import tests.untouched.scenarios as s; s.import_labkit(); s.prin
 
 
 def use_torch() -> None:
-    """Use torch without the lab: it wraps an optimizer's step at its first use, and
-    loads modules.
+    """Use torch without the lab.
+
+    At their first use torch wraps the step of each optimizer and loads modules; these changes are
+    not the lab's.
     """
     import_module("torch._dynamo")
     for make in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
