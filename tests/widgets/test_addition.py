@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import traitlets
 
 from labkit.formats import BF16, E4M3, E8M0, FP16, FP32, Format
 from labkit.widgets import AdditionPlayer
@@ -313,3 +314,24 @@ def test_texts_of_numbers(js):
         "1.32922799578491587290380…e36",
         "0.0009765625",
     ]
+
+
+def test_a_format_without_the_code_of_a_number_is_refused():
+    player = AdditionPlayer("0x3C00", 1.0)
+    with pytest.raises(traitlets.TraitError, match="has 14 bits; E4M3 codes have 8"):
+        player.format_name = "E4M3"
+    assert player.format is FP16
+    assert player.value == 2.0
+
+
+def test_a_page_keeps_its_format_if_a_code_is_too_long(page):
+    root = page.show(AdditionPlayer("0x3C00", 1.0))
+    root.locator("label", has_text="E4M3").click()
+    assert root.locator(".ad-problem").text_content() == (
+        "format: '0x3c00' has 14 bits; E4M3 codes have 8."
+    )
+    assert page.trait("format_name") == "FP16"
+    assert root.get_by_label("FP16").is_checked()
+    root.locator("label", has_text="BF16").click()
+    assert root.locator(".ad-problem").text_content() == ""
+    assert page.trait("format_name") == "BF16"

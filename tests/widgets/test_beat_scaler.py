@@ -214,6 +214,20 @@ def test_showing_the_window_before_the_end_is_recorded():
     assert "in sight" not in game.sentence()
 
 
+def test_showing_the_window_after_the_end_changes_no_score():
+    game = played(duel(10))
+    game.handle(partial(game.show, True))
+    assert [score.peeked for score in game.scores] == [False]
+    assert "in sight" not in game.sentence()
+
+
+def test_a_window_hidden_before_the_first_step_does_not_count():
+    game = duel(10)
+    game.handle(partial(game.show, True))
+    game.handle(partial(game.show, False))
+    assert [score.peeked for score in played(game).scores] == [False]
+
+
 def test_each_finished_game_has_a_row_of_scores():
     game = played(duel(steps=30))
     (first,) = game.scores
@@ -322,6 +336,31 @@ def test_the_scaler_of_a_page_equals_labkit_s(js, on_page):
     assert score["lossy"][1] == int(expected.lossy.sum())
     assert played["steps"] == 480
     assert score["steps"] == 480
+
+
+PEEK = """(records, shows) => {
+  const game = newGame(records, 16, 3);
+  for (const step of [-1, 0, 1, 2]) {
+    for (const [at, inSight] of shows) if (at === step) showWindow(game, inSight);
+    if (step < 0) press(game, "start");
+    else playStep(game);
+  }
+  showWindow(game, true);
+  return game.scores[0].peeked;
+}"""
+
+
+@pytest.mark.parametrize(
+    ("shows", "peeked"),
+    [
+        ([], False),
+        ([[-1, True], [-1, False]], False),
+        ([[-1, True]], True),
+        ([[1, True], [1, False]], True),
+    ],
+)
+def test_a_page_notes_a_window_that_was_shown_before_the_end(js, on_page, shows, peeked):
+    assert js.run(PEEK, on_page, shows) is peeked
 
 
 def test_following_the_window_beats_the_scaler_on_a_page(js, on_page):

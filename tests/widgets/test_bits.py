@@ -3,6 +3,7 @@
 import math
 import random
 import re
+from dataclasses import replace
 from decimal import ROUND_DOWN, Context, Decimal
 from fractions import Fraction
 from itertools import product
@@ -33,7 +34,7 @@ from labkit.formats import (
 )
 from labkit.widgets import BitExplorer
 from labkit.widgets.base.number_words import brief, number
-from labkit.widgets.exact.rows import exact_text
+from labkit.widgets.exact.rows import exact_text, format_row
 from tests.widgets.pages import Scripts
 
 FOLDERS = ("exact", "bits")
@@ -239,6 +240,55 @@ def test_the_bits_of_a_nan_are_kept():
     explorer.flip(1)
     assert explorer.code == 0x7E03
     assert np.isnan(explorer.value)
+
+
+def test_a_typed_code_of_a_nan_is_kept():
+    explorer = BitExplorer(FP16, "0x7e00")
+    explorer.text = "0x7e01"
+    assert explorer.code == 0x7E01
+
+
+def test_another_nan_code_replaces_a_typed_code():
+    explorer = BitExplorer(FP16, "0x7e00")
+    explorer.code = 0x7E01
+    assert explorer.text == "nan"
+    assert explorer.code == 0x7E01
+
+
+def test_another_format_of_a_known_name_is_refused():
+    """The page tells formats apart by their names."""
+    explorer = BitExplorer(FP16, 1.0)
+    with pytest.raises(traitlets.TraitError, match="FP16 is the name of another format"):
+        explorer.format = replace(FP16, significand_bits=8)
+    assert explorer.format is FP16
+    assert explorer.code == 0x3C00
+
+
+def test_two_compared_formats_of_one_name_are_refused():
+    narrow = replace(FP16, significand_bits=8)
+    with pytest.raises(traitlets.TraitError, match="FP16 is the name of another format"):
+        BitExplorer(FP16, compare=(narrow,))
+
+
+def test_a_row_that_replaces_a_format_is_derived_again(js):
+    """A page may get another row for a name that it has already drawn."""
+    function = """(first, second) => {
+      let rows = [first];
+      const formats = knownFormats({ get: () => rows }, derived);
+      const before = formats.called("FP16").p;
+      rows = [second];
+      return [before, formats.called("FP16").p];
+    }"""
+    rows = [format_row(FP16), format_row(replace(FP16, significand_bits=8))]
+    assert js.run(function, *rows) == [10, 8]
+
+
+def test_a_known_format_is_derived_once(js):
+    function = """(row) => {
+      const formats = knownFormats({ get: () => [row] }, derived);
+      return formats.called("FP16") === formats.called("FP16");
+    }"""
+    assert js.run(function, format_row(FP16)) is True
 
 
 def test_a_bit_that_the_format_lacks_is_refused():

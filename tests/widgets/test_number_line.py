@@ -1,5 +1,6 @@
 """The number line, and swallowed updates against plain loops of numpy and torch."""
 
+import warnings
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise, product
@@ -306,6 +307,13 @@ def test_repeated_updates_equal_plain_loops():
             )
     for case in pairs(10):
         assert np.array_equal(repeated(*case, 300, BF16), numpy_loop(*case, 300, bfloat16)), case
+
+
+def test_a_weight_beyond_the_largest_value_stays_infinite():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        curve = repeated(1.0, 65504.0, 4, FP16)
+    assert curve.tolist() == [1.0, -65504.0, -np.inf, -np.inf, -np.inf]
 
 
 def test_the_curve_of_a_master_has_its_fp16_copies():

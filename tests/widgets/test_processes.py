@@ -324,6 +324,44 @@ def test_processes_that_end_are_reported() -> None:
     workers.close()
 
 
+def test_a_command_for_workers_that_cannot_start_is_reported() -> None:
+    workers = Workers(("no-such-program-of-labkit",))
+    with pytest.raises(OSError, match="no-such-program-of-labkit"):
+        workers.train()
+    assert workers.phase == "ready"
+    assert workers.sentence.startswith("The processes could not be started")
+    workers.close()
+
+
+def test_no_training_begins_while_processes_end() -> None:
+    workers = Workers((sys.executable, "-c", PROGRAM))
+    workers.phase = "ending"
+    workers.train()
+    assert (workers.phase, workers.running) == ("ending", False)
+    workers.close()
+
+
+def test_the_last_training_after_stop_does_not_invite_another() -> None:
+    workers = Workers((sys.executable, "-c", PROGRAM))
+    workers._stopped = True
+    workers.phase = "ending"
+    step = {"step": 1, "loss": 1.0, "ranks": [[8.0, True, False, 1.0]], "sent": None, "held": {}}
+    workers._on_line(json.dumps(step).encode())
+    workers._on_line(b'{"done": {"sharded": true}}')
+    assert workers.phase == "ending"
+    workers._on_end(0)
+    assert workers.phase == "ready"
+    workers.close()
+
+
+def test_a_line_that_is_almost_json_is_taken_as_text() -> None:
+    workers = Workers((sys.executable, "-c", PROGRAM))
+    workers._on_line(b"{'error': 'RankLost'}\n")
+    workers._on_end(1)
+    assert workers.sentence.endswith("{'error': 'RankLost'}")
+    workers.close()
+
+
 def test_a_recorded_training_is_drawn_until_a_new_one_begins(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import traitlets
 
 from labkit.course import UNKNOWN, QuizQuestion, lessons, quiz_questions
 from labkit.records.journal import NAME, append_answer, entries
@@ -53,8 +54,28 @@ def test_invalid_questions_and_answers_are_refused() -> None:
         predict("scaling.loss")
     with pytest.raises(ValueError, match="none of the choices"):
         Prediction("1 + 1?", {"3": ""}, answer="2")
-    with pytest.raises(ValueError, match="none of the choices"):
+    with pytest.raises(traitlets.TraitError, match="none of the choices"):
         predict("scaling.order").choice = "7"
+
+
+def test_a_refused_choice_is_not_committed() -> None:
+    widget = predict("scaling.order")
+    with pytest.raises(traitlets.TraitError):
+        widget.choice = "7"
+    assert (widget.choice, widget.answered) == ("", "")
+    widget.choice = "0"
+    assert widget.answered != ""
+
+
+def test_a_committed_choice_stays() -> None:
+    calls = []
+    widget = Predict(PERCENT, lambda: calls.append(1) or 24.0)
+    widget.choice = "3"
+    reply = widget.answered
+    widget.choice = "30"
+    widget.set_state({"choice": "40"})
+    assert (widget.choice, widget.answered) == ("3", reply)
+    assert calls == [1]
 
 
 REPLIES = {"less": "So people think.", "near": "Well seen.", "more": "So people fear."}
@@ -89,7 +110,7 @@ def test_the_reply_compares_the_guess_with_the_measurement() -> None:
 
 def test_a_guess_outside_of_the_ruler_is_refused() -> None:
     for guess in ("0", "-1", "101", "nan", "much", "1%", "inf"):
-        with pytest.raises(ValueError, match=r"not a number from 0\.01 to 100%"):
+        with pytest.raises(traitlets.TraitError, match=r"not a number from 0\.01 to 100%"):
             Predict(PERCENT, lambda: 24.0).choice = guess
 
 

@@ -236,7 +236,7 @@ function fillAddition(root, model, life) {
     paperOf(model.get("a"), model.get("b"), format(), model.get("operation"));
   let paper = computePaper();
   let width = 0;
-  /** @type {Map<Name, string>} */
+  /** @type {Map<Name | "format", string>} why a, b or the chosen format was not taken */
   const problems = new Map();
 
   const alertId = newName("ad-problem");
@@ -245,9 +245,13 @@ function fillAddition(root, model, life) {
     a: numberField("a", alertId, (text) => takeText("a", text)),
     b: numberField("b", alertId, (text) => takeText("b", text)),
   };
-  const bare = { labelled: false };
-  const operation = traitChoice(model, "operation", "Operation", OPERATION_CHOICES, bare);
-  const choices = traitChoice(model, "format_name", "Format", formats.names(), bare);
+  const operation = traitChoice(model, "operation", "Operation", OPERATION_CHOICES, {
+    labelled: false,
+  });
+  const choices = traitChoice(model, "format_name", "Format", formats.names(), {
+    labelled: false,
+    onChange: takeFormat,
+  });
   const title = h("span", { class: "lk-title" });
   const progress = h("span", { class: "lk-quiet" });
   const playing = { title: "play the stations one after the other", pace: PACE_MS, life };
@@ -285,8 +289,25 @@ function fillAddition(root, model, life) {
       problems.set(name, problem);
     } else {
       problems.delete(name);
+      problems.delete("format");
       put(model, { [name]: text });
     }
+    update();
+  }
+
+  /**
+   * Take a format in which a and b are numbers. A code may have too many bits for it.
+   *
+   * @param {string} name
+   */
+  function takeFormat(name) {
+    const texts = NAMES.map((operand) => model.get(operand));
+    const problem = texts.map((text) => problemIn(text, formats.called(name))).find(Boolean);
+    if (!problem) {
+      put(model, { format_name: name });
+      return;
+    }
+    problems.set("format", problem);
     update();
   }
 

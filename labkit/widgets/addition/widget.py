@@ -1,7 +1,7 @@
 """The addition player: a sum or a product of two numbers on paper, station by station.
 
-Page and Python share the numbers as text, format, operation and step; the page computes every
-station (sheet.js).
+Page and Python share the texts of both numbers, the format, the operation and the index of the
+station. The page computes what every station shows (sheet.js, scenes.js).
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ from labkit.widgets.base.widget import LabWidget, limited
 from labkit.widgets.exact.rows import format_row
 
 OFFERED = (FP16, BF16, E4M3, E5M2, FP32)
-# function, stations
+# Name -> the function of labkit.formats, and the number of its stations for finite numbers.
 OPERATIONS = {"add": (add, 6), "multiply": (multiply, 5)}
+# A calculation with an infinity or a NaN has the stations Write and Result.
+SPECIAL_STATIONS = 2
 WHY_STATIC = why_still(
     "to play it, or go on in code: player.b = '2^-11'; print(player.value)", "This paper stands"
 )
@@ -43,18 +45,19 @@ class AdditionPlayer(LabWidget, folder="addition"):
     """An addition (or multiplication) in a format, step by step, as on paper.
 
     Args:
-        a, b: numbers, or text as people write them: 0.1, 0x3C00, 0x1.8p-3, 2^-11.
-        format: a row of FORMATS, or one of your own; it joins the choices.
+        a: The first number, or its text: "0.1", "0x3C00" (a code), "0x1.8p-3", "2^-11".
+        b: The second number, or its text.
+        format: The format of the calculation, which is added to those that the page offers.
         operation: "add" or "multiply".
 
-    Traits to read and set: `a`, `b` (text), `format_name`, `operation`, `step`. To read: `value`,
-    `calculation` (with the records of labkit.formats), and `sentence`, which the page forms once it
-    shows the widget.
+    Traits to read and set: `a` and `b` (text), `format_name`, `operation`, and `step` (the index of
+    the station). To read: `value`, `calculation`, and `sentence`, which the page sets when it shows
+    the widget.
 
     Raises:
         ValueError: a or b is not a number, or the format has no sign or no zero.
-        TraitError: an unknown format or operation, a step out of range, or text that is not a
-            number.
+        TraitError: A trait is set to an unknown format or operation, to a step out of range, to a
+            text that is not a number, or to a format in which a or b is not a number.
 
     >>> player = AdditionPlayer(1.0, 0.0001)
     >>> player.value
@@ -68,7 +71,8 @@ class AdditionPlayer(LabWidget, folder="addition"):
     b = traitlets.Unicode().tag(sync=True)
     format_name = traitlets.Unicode().tag(sync=True)
     operation = traitlets.Unicode("add").tag(sync=True)
-    step = traitlets.Int(1).tag(sync=True)  # it opens where something has moved
+    # The first station whose bits have moved.
+    step = traitlets.Int(1).tag(sync=True)
     sentence = traitlets.Unicode().tag(sync=True)
     _formats: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
 
@@ -85,13 +89,16 @@ class AdditionPlayer(LabWidget, folder="addition"):
                 f"{format.name} has no sign or no zero, so it has no sums. Give a format with both."
             )
         self._known = {row.name: row for row in (*OFFERED, format)}
-        texts = {}
-        # a number is written so that reading it gives it back
-        for name, x in (("a", a), ("b", b)):
-            texts[name] = x if isinstance(x, str) else repr(float(x)).removesuffix(".0")
-            parse(texts[name], format)
-        rows = [format_row(row) for row in self._known.values()]
-        super().__init__(**texts, format_name=format.name, operation=operation, _formats=rows)
+        texts = [_as_text(a), _as_text(b)]
+        for text in texts:
+            parse(text, format)
+        super().__init__(
+            a=texts[0],
+            b=texts[1],
+            format_name=format.name,
+            operation=operation,
+            _formats=[format_row(row) for row in self._known.values()],
+        )
 
     @property
     def format(self) -> Format:
@@ -100,7 +107,7 @@ class AdditionPlayer(LabWidget, folder="addition"):
 
     @property
     def calculation(self) -> Calculation:
-        """The result and its steps, from labkit.formats."""
+        """The result and its intermediate values, as `labkit.formats.add` returns them."""
         a, b = (parse(text, self.format).value for text in (self.a, self.b))
         return OPERATIONS[self.operation][0](a, b, self.format)
 
@@ -108,25 +115,62 @@ class AdditionPlayer(LabWidget, folder="addition"):
     def value(self) -> float:
         return float(self.calculation.value)
 
-    @limited("operation", "format_name", "step")
-    def _choices(self) -> dict[str, Collection[Any]]:
-        finite = all(np.isfinite(parse(text, self.format).value) for text in (self.a, self.b))
-        stations = OPERATIONS.get(self.operation, OPERATIONS["add"])[1] if finite else 2
-        return {"operation": OPERATIONS, "format_name": self._known, "step": range(stations)}
+    @limited("operation")
+    def _operations(self) -> dict[str, Collection[Any]]:
+        return {"operation": OPERATIONS}
+
+    @limited("step")
+    def _steps(self) -> dict[str, Collection[Any]]:
+        stations = SPECIAL_STATIONS
+        if all(np.isfinite(parse(text, self.format).value) for text in (self.a, self.b)):
+            _, stations = OPERATIONS[self.operation]
+        return {"step": range(stations)}
+
+    @traitlets.validate("format_name")
+    def _valid_format_name(self, proposal: dict[str, Any]) -> str:
+        """Check that the format exists and that both texts are numbers in it.
+
+        A text may be a code, which has no place in a narrower format.
+        """
+        name: str = proposal["value"]
+        if name not in self._known:
+            names = ", ".join(map(repr, self._known))
+            raise traitlets.TraitError(f"format: expected one of {names}, got {name!r}")
+        for text in (self.a, self.b):
+            _require_number(text, self._known[name])
+        return name
 
     @traitlets.validate("a", "b")
     def _valid_text(self, proposal: dict[str, Any]) -> str:
-        try:
-            parse(proposal["value"], self._known.get(self.format_name, FP16))
-        except ValueError as error:
-            raise traitlets.TraitError(str(error)) from None
-        return str(proposal["value"])
+        text: str = proposal["value"]
+        # Together with the texts, a page may send a name that the other validator refuses.
+        if self.format_name in self._known:
+            _require_number(text, self.format)
+        return text
 
     def still(self) -> dict[str, Any]:
-        values = {"a": self.a, "b": self.b, self.operation: ""}
-        lines = []
-        for name, text in values.items():
-            value = parse(text, self.format).value if text else self.value
+        values = {
+            "a": parse(self.a, self.format).value,
+            "b": parse(self.b, self.format).value,
+            self.operation: self.value,
+        }
+        lines = [f"In {self.format.name}:"]
+        for name, value in values.items():
             bits = field_bits(int(encode(value, self.format)), self.format)
             lines.append(f"{name:<8}  {bits}  {number(value)}")
-        return still("\n".join([f"In {self.format.name}:", *lines]), WHY_STATIC)
+        return still("\n".join(lines), WHY_STATIC)
+
+
+def _as_text(x: float | str) -> str:
+    """Return a text as it is, and a number as text that is parsed as the same number."""
+    if isinstance(x, str):
+        return x
+    return repr(float(x)).removesuffix(".0")
+
+
+def _require_number(text: str, format: Format) -> None:
+    """Raise TraitError if a text is not a number of the format."""
+    try:
+        parse(text, format)
+    except ValueError as error:
+        raise traitlets.TraitError(str(error)) from None

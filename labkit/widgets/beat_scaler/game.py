@@ -3,8 +3,8 @@
 In a usual training, the window of good scales hardly moves. Here the loss is multiplied by 2^w, and
 w follows a course that neither side knows. The unscaled gradients are clipped to one norm before
 the step, so w affects FP16 but not the optimizer. A step is useful if it was taken and kept its
-gradients, and the score is the share of useful steps. Until the end, the widget shows the number of
-skipped steps only, since a training does not report underflow either.
+gradients, and the score is the share of useful steps. Until the end, the widget shows only the
+number of skipped steps, since a training does not report underflow either.
 
 Invariant: both runs have the same first weights, batches and course. A move takes effect at the
 next step. The same seed and moves give the same game. useful + skipped + lossy = steps.
@@ -361,9 +361,13 @@ class Duel(Controller):
         self.log2_scale = on_slider(log2_scale)
 
     def show(self, window: bool) -> None:
-        """Show the window during the game, or hide it."""
+        """Show the window, or hide it. The score says so if it was shown before the game's end."""
         self.in_sight = window
-        self._peeked = self._peeked or window
+        if self.phase is Phase.IDLE:
+            # Only a window that is still shown at the first step counts.
+            self._peeked = window
+        elif self.phase is not Phase.FINISHED:
+            self._peeked = self._peeked or window
 
     def train_on(self, where: Place) -> None:
         self.place = where
@@ -391,19 +395,20 @@ class Duel(Controller):
         return True
 
     def follow(self) -> None:
-        """Do your step, with the scale that your hand asks for."""
+        """Do the learner's step, at the scale of the slider."""
         self.yours.step(self.course, ScalerState(2.0**self.log2_scale))
 
-    # --- what is seen -----------------------------------------------------------------------------
+    # --- what the widget shows --------------------------------------------------------------------
 
     @property
     def recorded(self) -> Demonstration | None:
-        """The game on record that is shown until the learner's first one begins."""
+        """The recorded game that is shown until the learner's first game begins."""
+        if self.phase is not Phase.IDLE or self._begun:
+            return None
         try:
-            begun = self.phase is not Phase.IDLE or self._begun
-            return None if begun else demonstration(self.total, self.seed)
+            return demonstration(self.total, self.seed)
         except FileNotFoundError:
-            # a data folder of the user's own may lack it
+            # A data folder of the user may lack the record.
             return None
 
     def points(self) -> list[Points]:
@@ -421,14 +426,15 @@ class Duel(Controller):
         return self.phase is Phase.FINISHED or self.in_sight
 
     def tallies(self) -> tuple[Tally, Tally]:
-        """Return how you and the scaler have fared, both up to your last step."""
+        """Return the results of the learner and of the scaler, up to the learner's last step."""
         return tally(self.steps), tally(self.scalers.steps[: len(self.steps)])
 
     @property
     def scores(self) -> list[Score]:
-        """The games of this widget that were played to an end, the first one first."""
-        over = self.phase is Phase.FINISHED and bool(self.steps)
-        return [*self._earlier, *([Score(*self.tallies(), self._peeked)] if over else [])]
+        """The results of all games of this widget that ended, in the order of the games."""
+        if self.phase is not Phase.FINISHED or not self.steps:
+            return list(self._earlier)
+        return [*self._earlier, Score(*self.tallies(), self._peeked)]
 
     def sentence(self) -> str:
         """Return the state of the game, or the verdict when it is over."""
@@ -443,42 +449,41 @@ class Duel(Controller):
                 "doubles the scale, ↓ halves it. Beside you a dynamic scaler trains the "
                 f"same network on the same batches.{self._on_record()}"
             )
-        mine = f"{100 * yours.useful:.0f}%"
-        theirs = f"{100 * scaler.useful:.0f}%"
         if self.phase is Phase.FINISHED:
-            verdict = "A draw"
-            if yours.useful > scaler.useful:
-                verdict = "You win"
-            elif yours.useful < scaler.useful:
-                verdict = "The scaler wins"
-            if self._peeked:
-                verdict += " with the window in sight"
-            shares = f"{mine} of your {yours.steps} steps were useful, {theirs} of the scaler's."
-            early = (
-                f" You stopped at step {yours.steps} of {self.total}."
-                if yours.steps < self.total
-                else ""
-            )
-            lossy = (
-                f"You skipped {yours.skipped} and ran {yours.lossy} at a scale that loses gradients"
-            )
-            end = f"Loss at the end: {short(yours.loss)} against {short(scaler.loss)}."
-            return (
-                f"{verdict}: {shares}{early} "
-                f"{lossy}; the scaler {scaler.skipped} and {scaler.lossy}. {end}"
-            )
-        where = (
-            f"{'Paused at step' if self.phase is Phase.PAUSED else 'Step'} {yours.steps} of "
-            f"{self.total}: "
-        )
+            return self._verdict(yours, scaler)
+        return self._standing(yours, scaler)
+
+    def _standing(self, yours: Tally, scaler: Tally) -> str:
+        """Return the sentence about a game that has not ended."""
+        word = "Paused at step" if self.phase is Phase.PAUSED else "Step"
+        where = f"{word} {yours.steps} of {self.total}: "
         if self.in_sight:
-            return where + f"{mine} of your steps were useful, {theirs} of the scaler's."
+            mine, theirs = _useful_percent(yours), _useful_percent(scaler)
+            return f"{where}{mine} of your steps were useful, {theirs} of the scaler's."
         noun = "step" if yours.skipped == 1 else "steps"
         skipped = f"you have skipped {yours.skipped} {noun}, the scaler {scaler.skipped}."
         return f"{where}{skipped} The end adds those that lost gradients."
 
+    def _verdict(self, yours: Tally, scaler: Tally) -> str:
+        """Return the sentences about a game that has ended."""
+        verdict = "A draw"
+        if yours.useful > scaler.useful:
+            verdict = "You win"
+        elif yours.useful < scaler.useful:
+            verdict = "The scaler wins"
+        if self._peeked:
+            verdict += " with the window in sight"
+        mine, theirs = _useful_percent(yours), _useful_percent(scaler)
+        shares = f"{mine} of your {yours.steps} steps were useful, {theirs} of the scaler's."
+        if yours.steps < self.total:
+            shares += f" You stopped at step {yours.steps} of {self.total}."
+        lossy = f"You skipped {yours.skipped} and ran {yours.lossy} at a scale that loses gradients"
+        other = f"the scaler {scaler.skipped} and {scaler.lossy}"
+        losses = f"Loss at the end: {short(yours.loss)} against {short(scaler.loss)}."
+        return f"{verdict}: {shares} {lossy}; {other}. {losses}"
+
     def record_sentence(self) -> str:
-        """Return how the recorded scaler did; "" if there is none."""
+        """Return the sentence about the recorded scaler; "" if there is no record to show."""
         if self.recorded is None:
             return ""
         useful = 100 * tally(self.recorded.steps).useful
@@ -488,6 +493,7 @@ class Duel(Controller):
         )
 
     def _on_record(self) -> str:
+        """Return `record_sentence` as the end of the sentence before a game."""
         shown = self.record_sentence()
         return f" Drawn faintly: {shown[:1].lower()}{shown[1:]}" if shown else ""
 
@@ -542,5 +548,10 @@ def weighted_trace(trace: Trace, log2_weights: Sequence[int]) -> Trace:
     )
 
 
+def _useful_percent(result: Tally) -> str:
+    return f"{100 * result.useful:.0f}%"
+
+
 def _columns(step: GameStep) -> tuple[float, ...]:
+    """Return the numbers of a step that the page draws (COLUMNS of plot.js)."""
     return (step.loss, step.scale, step.skipped, step.keeps_from, step.overflows_at)

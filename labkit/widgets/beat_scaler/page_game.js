@@ -17,10 +17,10 @@ import { gameSentence } from "./words.js";
  * What a page needs to play (`BeatTheScaler.page_records`).
  *
  * @typedef {object} RecordedGame
- * @property {Trace} trace Its gradients, under the weights of the loss.
- * @property {Config} scaler The rule of the other side.
- * @property {number} pace Steps a second.
- * @property {string} source What was recorded, and where.
+ * @property {Trace} trace The recorded gradients, with the loss multiplied by the game's weights.
+ * @property {Config} scaler The settings of the dynamic scaler.
+ * @property {number} pace In steps per second.
+ * @property {string} source What was recorded, and on which device.
  */
 
 /**
@@ -28,18 +28,19 @@ import { gameSentence } from "./words.js";
  *
  * @typedef {object} Game
  * @property {RecordedGame} recorded
- * @property {number} total
+ * @property {number} total The number of steps.
  * @property {Phase} phase
- * @property {number} start log2 of the scale that both begin with.
- * @property {number} hand log2 of the learner's scale.
- * @property {boolean} inSight
- * @property {boolean} peeked Whether the window was in sight at some step.
- * @property {Scaler} scaler
- * @property {GameRow[]} yours
- * @property {GameRow[]} scalers
- * @property {Score[]} scores
+ * @property {number} start log2 of the first scale of both sides.
+ * @property {number} hand log2 of the learner's scale at the next step.
+ * @property {boolean} inSight Whether the window is shown.
+ * @property {boolean} peeked Whether the window was shown before the end of the game.
+ * @property {Scaler} scaler The state of the scaler.
+ * @property {GameRow[]} yours The learner's steps.
+ * @property {GameRow[]} scalers The scaler's steps.
+ * @property {Score[]} scores The results of the games that ended.
  */
 
+// The phase after a button, by the phase before it. A missing button has no effect.
 /** @type {Partial<Record<Phase, Partial<Record<Press, Phase>>>>} */
 const AFTER = {
   idle: { start: "running" },
@@ -73,7 +74,7 @@ export function newGame(recorded, start, total) {
 }
 
 /**
- * Begin again; the scores stay.
+ * Begin another game; the scores and the choice to show the window stay.
  *
  * @param {Game} game changed in place
  */
@@ -83,7 +84,7 @@ function beginAgain(game) {
 }
 
 /**
- * Press a button; one that means nothing now changes nothing.
+ * Press a button. A button without an effect in this phase changes nothing.
  *
  * @param {Game} game changed in place
  * @param {Press} button
@@ -103,6 +104,22 @@ function endGame(game) {
 }
 
 /**
+ * Show the window or hide it. What is shown after the end does not change the score, and before the
+ * first step only a window that is still shown counts.
+ *
+ * @param {Game} game changed in place
+ * @param {boolean} inSight
+ */
+export function showWindow(game, inSight) {
+  game.inSight = inSight;
+  if (game.phase === "idle") {
+    game.peeked = inSight;
+  } else if (game.phase !== "finished") {
+    game.peeked ||= inSight;
+  }
+}
+
+/**
  * Let both sides take a step.
  *
  * @param {Game} game changed in place
@@ -117,10 +134,15 @@ export function playStep(game) {
   if (game.yours.length === game.total) endGame(game);
 }
 
+// In FP16, magnitudes from here on are rounded to infinity.
+const OVERFLOW = 65520;
+
 /**
+ * Return the step of a side, without a loss: nothing is trained.
+ *
  * @param {Trace} trace
- * @param {number} at the step, from 0
- * @param {number} scale as log2
+ * @param {number} at the index of the step
+ * @param {number} scale its log2
  * @returns {GameRow}
  */
 function stepAtScale({ largest, keeps_from }, at, scale) {
@@ -129,10 +151,8 @@ function stepAtScale({ largest, keeps_from }, at, scale) {
   return { loss: NaN, scale, skipped, keepsFrom: keeps_from[at], overflowsAt };
 }
 
-const OVERFLOW = 65520; // rounds to infinity in FP16
-
 /**
- * How a side has fared.
+ * Return the result of a side, as `tally` in game.py.
  *
  * @param {readonly GameRow[]} rows
  */
@@ -158,12 +178,15 @@ function scoreOf({ yours, scalers, peeked }) {
   };
 }
 
+const NOTHING_TRAINED = "Nothing is trained here: a skipped step would have left other weights.";
+
 /**
- * What the view shows of a game.
+ * Return the state that the view shows of a game.
  *
  * @param {Game} game
- * @param {GameState} first the page's own frame, of which the rest is taken
- * @param {boolean} begun whether a game was ever begun: until then that on record is shown
+ * @param {GameState} first the state of the page's first frame; values that a game does not change
+ *   are taken from it
+ * @param {boolean} begun whether a game has begun; before, the recorded game is shown
  * @returns {GameState}
  */
 function stateOf(game, first, begun) {
@@ -172,7 +195,8 @@ function stateOf(game, first, begun) {
   const enabled = /** @type {Press[]} */ (Object.keys(AFTER[game.phase] ?? {}));
   return {
     ...first,
-    detail: "", // of the training in the lab
+    // The detail of the first frame is about the training in the lab.
+    detail: "",
     phase: game.phase,
     enabled,
     step: game.yours.length,
@@ -189,13 +213,12 @@ function stateOf(game, first, begun) {
   };
 }
 
-const NOTHING_TRAINED = "Nothing is trained here: a skipped step would have left other weights.";
-
 /**
- * Play in the page: what the hand tells goes to a game here, not to a kernel.
+ * Play in the page: commands of the learner go to a game here instead of a kernel.
  *
  * @param {Store<GameState, GamePoints>} store
  * @param {Life} life
+ * @returns {boolean} false if the page has no recorded gradients to play on
  */
 export function playInPage(store, life) {
   const frame = store.model.get("_frame");
@@ -227,10 +250,7 @@ export function playInPage(store, life) {
   store.deliver = (content) => {
     if (content.do === "press") press(game, /** @type {Press} */ (content.button));
     if (content.do === "move") game.hand = Number(content.log2_scale);
-    if (content.do === "show") {
-      game.inSight = content.window === true;
-      game.peeked ||= game.inSight;
-    }
+    if (content.do === "show") showWindow(game, content.window === true);
     begun ||= game.phase === "running";
     if (content.do === "press") keepPace();
     show();

@@ -28,27 +28,27 @@ import { rowsOf } from "../driven/store.js";
 /** @import { RecordedGame } from "./page_game.js" */
 
 /**
- * One step of a side.
+ * One step of a side. Scales are given by their log2.
  *
  * @typedef {object} GameRow
- * @property {number} loss
- * @property {number} scale The log2 of the scale; the window is given as log2, too.
+ * @property {number} loss The loss of the batch; NaN in a page, where nothing is trained.
+ * @property {number} scale
  * @property {boolean} skipped
  * @property {number} keepsFrom The lowest scale at which the step keeps its gradients.
- * @property {number} overflowsAt
+ * @property {number} overflowsAt The lowest scale at which the step overflows.
  */
 
 /** @typedef {Record<"yours" | "scalers" | "recorded", GameRow[]>} GamePoints */
 
 /**
- * A game that was played to its end; pairs are yours and the scaler's.
+ * The result of a game that ended. Each pair is the learner's number and the scaler's.
  *
  * @typedef {object} Score
  * @property {number} steps
  * @property {[number, number]} useful Shares, 0 to 1.
  * @property {[number, number]} skipped
  * @property {[number, number]} lossy
- * @property {boolean} peeked Whether the window was in sight.
+ * @property {boolean} peeked Whether the window was shown before the end of the game.
  */
 
 /**
@@ -68,26 +68,33 @@ import { rowsOf } from "../driven/store.js";
 /** @typedef {{ rows: GameRow[], name: string, colour: string, width: number }} Side */
 
 /**
- * @typedef {StepPlot & {
- *   scene: Scene<GameState, GamePoints>,
- *   sides: Side[],
- *   told: boolean,
- *   theme: Palette,
- *   range: readonly [number, number],
- *   place: Panel,
- * }} GamePlot
+ * The picture of a game while it is drawn.
+ *
+ * @typedef {object} GamePicture
+ * @property {Scene<GameState, GamePoints>} scene
+ * @property {Side[]} sides The sides that are drawn, the learner's first.
+ * @property {boolean} isRevealed Whether the window and the scaler's scale are drawn.
+ * @property {Palette} theme The colours of the page; those of `StepPlot` may be faint.
+ * @property {readonly [number, number]} range The lowest and the highest log2 of a scale.
+ * @property {Panel} place Where scales are drawn.
  */
 
+/** @typedef {StepPlot & GamePicture} GamePlot */
+
+// Lengths in pixels.
 const RIGHT = 60;
 const SCALE = { top: 30, height: 250 };
 const LOSS = { top: SCALE.top + SCALE.height + 42, height: 130 };
 const BOTTOM = LOSS.top + LOSS.height;
-// The scale where there are no losses: a game on gradients on record.
+// The scales in a game on recorded gradients, which has no losses.
 const TALL_SCALE = { top: SCALE.top, height: BOTTOM - SCALE.top };
 export const HEIGHT = BOTTOM + 32;
-const COLUMNS = 5; // loss, scale, skipped, keeps_from, overflows_at: see `Duel.points`
-const SKIPS_ROOM = 300; // pixels of the title, and of the skipped steps in full words
-const ZONE_NAMES = 420; // pixels that the names of the zones need
+// The width of the title and of the skipped steps in full words.
+const SKIPS_ROOM = 300;
+// The width of the names of the zones.
+const ZONE_NAMES = 420;
+// The numbers of a step: loss, scale, skipped, keeps_from, overflows_at (`_columns` in game.py).
+const COLUMNS = 5;
 
 /** @returns {GamePoints} */
 function emptyGame() {
@@ -110,13 +117,14 @@ function takeGame(points, _, buffers) {
 export const GAME_POINTS = { empty: emptyGame, take: takeGame };
 
 /**
- * What a game offers: lowest and highest log2 of a scale, and the first.
+ * The choices of a game: the lowest and the highest log2 of a scale, and the log2 of the first
+ * scale.
  *
  * @typedef {Offers & { range: [number, number], start: number }} GameOffers
  */
 
 /**
- * Draw a game; until one begins, the one on record.
+ * Draw a game; before the first game, the recorded one.
  *
  * @param {Scene<GameState, GamePoints>} scene
  */
@@ -125,7 +133,8 @@ export function drawGame(scene) {
   const { pen, width, state, points, tint: theme } = scene;
   const { total, revealed } = state;
   const recorded = Boolean(state.recorded);
-  const faint = recorded && !scene.onPage; // on a page it is all there is
+  // On a page the record is all that is shown, so it is not faint.
+  const faint = recorded && !scene.onPage;
   const tint = faint ? faintly(theme) : theme;
   const scalers = recorded ? points.recorded : points.scalers;
   const scaler = { rows: scalers, name: "scaler", colour: tint.ink2, width: 1.5 };
@@ -133,7 +142,8 @@ export function drawGame(scene) {
   const sides = recorded ? [scaler] : [yours, scaler];
   const axis = stepPlot(pen, width, tint, { total, right: RIGHT });
   const place = state.game ? TALL_SCALE : SCALE;
-  const plot = { ...axis, scene, sides, told: recorded || revealed, theme, range, place };
+  const isRevealed = recorded || revealed;
+  const plot = { ...axis, scene, sides, isRevealed, theme, range, place };
   drawScales(plot);
   if (!state.game) drawLosses(plot);
   inkSteps(plot, BOTTOM);
@@ -141,7 +151,7 @@ export function drawGame(scene) {
 }
 
 /**
- * The last of a side's rows, or undefined.
+ * Return the last step of a side; undefined without steps.
  *
  * @param {readonly GameRow[]} rows
  * @returns {GameRow | undefined}
@@ -151,35 +161,36 @@ function lastOf(rows) {
 }
 
 /**
- * The scales, the window where it is told, and the hand.
+ * Draw the scales, the skipped steps and, if it is revealed, the window.
  *
  * @param {GamePlot} plot
  */
 function drawScales(plot) {
-  const { scene, tint, x, sides, told, left, place } = plot;
+  const { scene, tint, x, sides, isRevealed, left, place } = plot;
   const { state } = scene;
   const y = levelIn(place, plot.range);
-  const seen = sides[0].rows;
-  if (told) {
-    const top = seen.map(({ overflowsAt }) => overflowsAt);
-    const low = seen.map(({ keepsFrom }) => keepsFrom);
+  const { rows: steps } = sides[0];
+  if (isRevealed) {
+    const top = steps.map(({ overflowsAt }) => overflowsAt);
+    const low = steps.map(({ keepsFrom }) => keepsFrom);
     inkWindow(plot, place, { top, low }, y);
   }
   /** @type {[number, number][]} */
   const ticks = [0, 8, 16, 24].map((exponent) => [exponent, exponent]);
   inkFrame(plot, place, "Loss scale", ticks, y);
-  const drawn = told ? sides.toReversed() : sides.slice(0, 1);
+  // The learner's scale is drawn last, so that the scaler's does not cover it.
+  const drawn = isRevealed ? sides.toReversed() : sides.slice(0, 1);
   for (const { rows, colour, width } of drawn) {
     const scales = rows.map(({ scale }) => scale);
     inkLine(plot, stairs(plot, scales, y), colour, width);
   }
   const cross = state.recorded ? tint.ink2 : tint.ink;
-  for (const [i, { skipped, scale }] of seen.entries()) {
+  for (const [i, { skipped, scale }] of steps.entries()) {
     if (skipped) inkCross(plot, x(i + 1), y(scale), 4, cross, 1.75);
   }
-  if (told) {
-    // Where the zones are.
-    const end = Math.min(plot.end, Math.max(x(seen.length), left + ZONE_NAMES));
+  if (isRevealed) {
+    // In a short game the names of the zones reach beyond the last step.
+    const end = Math.min(plot.end, Math.max(x(steps.length), left + ZONE_NAMES));
     inkZoneNames({ ...plot, end }, place);
     nameSides(plot, ({ scale }) => y(scale));
   }
@@ -195,7 +206,8 @@ function drawScales(plot) {
 }
 
 /**
- * Where the hand is: the scale of the next step, and a word where the last one overflowed.
+ * Draw a ring at the learner's scale of the next step. Its label is the scale, or a warning if the
+ * last step was skipped.
  *
  * @param {GamePlot} plot
  * @param {(log2Scale: number) => number} y
@@ -213,14 +225,17 @@ function drawHand(plot, y) {
 }
 
 /**
+ * Write the names of the sides at the ends of their curves.
+ *
  * @param {GamePlot} plot
- * @param {(row: GameRow) => number} y
+ * @param {(row: GameRow) => number} y the position of a step
  */
 function nameSides(plot, y) {
   const { x, end, sides } = plot;
   const steps = sides[0].rows.length;
   if (!steps) return;
-  const at = Math.min(x(steps + 0.5), end) + 6; // a step is wide in a short game
+  // Half a step behind the last one; in a short game a step is wide.
+  const at = Math.min(x(steps + 0.5), end) + 6;
   const ends = sides.map(({ rows, name, colour }) => {
     const last = lastOf(rows);
     return { name, fill: colour, x: at, y: last ? y(last) : NaN };

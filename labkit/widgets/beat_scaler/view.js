@@ -24,7 +24,7 @@ function offersOf(store) {
 }
 
 /**
- * The scale that the hand asks for, as log2.
+ * Return the log2 of the learner's scale: of the last move, even if no step has used it yet.
  *
  * @param {GameStore} store
  */
@@ -33,7 +33,7 @@ function wanted(store) {
 }
 
 /**
- * Move the hand.
+ * Set the learner's scale for the next step, within the range of the slider.
  *
  * @param {GameStore} store
  * @param {number} log2Scale
@@ -57,7 +57,7 @@ const HEADINGS = [
   "scaler",
 ];
 
-/** The games that were played to an end, below each other. */
+/** Return the table with the results of the games that ended. */
 function scoreTable() {
   const { element, body } = headed("bs-scores", HEADINGS);
   element.hidden = true;
@@ -88,7 +88,7 @@ function scoreRow({ steps, useful, skipped, lossy, peeked }, index) {
 }
 
 /**
- * How far a key moves the hand.
+ * By how much a key changes the log2 of the scale.
  *
  * @type {Record<string, number>}
  */
@@ -149,10 +149,12 @@ function layout(store, parts, life, root) {
       if (place.closest("button, select, input[type=checkbox]")) return;
       if (store.state) buttons.press(store.state.phase === "running" ? "pause" : "start");
     } else if (steps) {
-      // The slider and a list know their arrows themselves.
+      // The slider and the list of devices handle arrow keys themselves.
       if (place === hand.input || place.closest("select")) return;
       moveBy(steps);
-    } else return;
+    } else {
+      return;
+    }
     event.preventDefault();
   });
 

@@ -1,7 +1,7 @@
 """Widget and still picture of the game against the scaler.
 
-Invariant: every command of the browser is answered by a frame that names the command's number; the
-scaler's scale and the window are drawn only where the learner may see them.
+Invariant: a frame that names the command's number answers every command of the browser. The
+scaler's scale and the window are drawn only on request and after the end.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def static_duel(duel: Duel, *, why: str = "") -> Figure:
     ]
     scales = [
         Curve(
-            [math.log2(s.scale) for s in steps],
+            [math.log2(step.scale) for step in steps],
             colour,
-            crosses=[s.step for s in steps if s.skipped],
+            crosses=[step.step for step in steps if step.skipped],
         )
         for steps, colour, name in sides
         if name == "you" or duel.revealed
@@ -77,17 +77,18 @@ class BeatTheScaler(DrivenWidget, folder="beat_scaler"):
     """A game: keep the loss scale of a real training in its window, beside a dynamic scaler.
 
     Args:
-        task: what both train; a name in `TASKS`, or a Task.
-        seed: decides first weights, batches, and how the loss's weight wanders.
-        steps: how long the game is; at 8 steps a second, 480 are a minute.
-        pace: steps a second at most.
-        device: where to train: "gpu", "cpu"; None takes the GPU if there is one.
+        task: The task that both sides train: a name in `TASKS`, or a Task.
+        seed: The seed of the first weights, the batches and the course of the loss's weight.
+        steps: The number of steps; at 8 steps per second, 480 steps take a minute.
+        pace: The largest number of steps per second.
+        device: "gpu", "cpu", a `Place`, or None for the GPU if there is one.
+        make_run: Returns the run of a side; see `MakeRun`.
 
-    Everything the learner can press is here for code too: `press("start")`, `move(12)`,
-    `show(True)`.
+    Python code can do what the learner does: `press("start")`, `move(12)`, `show(True)`.
 
     Raises:
-        ValueError: an unknown task or device, steps less than 1, or a pace that is not positive.
+        ValueError: The task or the device does not exist, `steps` is less than 1, or `pace` is not
+            positive.
 
     >>> game = BeatTheScaler(seed=1, steps=20, device="cpu")
     >>> game.phase, game.duel.log2_scale
@@ -143,11 +144,15 @@ class BeatTheScaler(DrivenWidget, folder="beat_scaler"):
         return {"game": game}, []
 
     def move(self, log2_scale: int) -> None:
-        """Put your scale to 2^log2_scale from the next step on; returns at once."""
+        """Set the learner's scale to 2^log2_scale for the next steps, without waiting for them.
+
+        Raises:
+            ValueError: `log2_scale` is not a whole number from -4 to 30.
+        """
         self.duel.ask(partial(self.duel.move, on_slider(log2_scale)))
 
     def show(self, window: bool = True) -> None:
-        """Show the window of good scales during the game, or hide it; returns at once."""
+        """Show the window of good scales, or hide it, without waiting for the effect."""
         self.duel.ask(partial(self.duel.show, window))
 
     def figure(self, why: str = "") -> Figure:

@@ -1,9 +1,10 @@
 """The bit explorer: a number is changed bit by bit, or by its text, and everything else follows.
 
-Format, text and code are traits that page and Python share; the page computes what it shows of them
-(explored.js).
+Page and Python share the traits format, text and code; the page computes all that it shows from
+them (explored.js).
 
-Invariant: `code` is what `format` holds of `text`; text that cannot be read changes nothing.
+Invariant: `code` is the code of `text` in `format`. The only exception is text "nan", which has no
+code of its own and stands for any NaN code. A text that is not a number is refused.
 """
 
 from __future__ import annotations
@@ -37,20 +38,18 @@ class BitExplorer(LabWidget, folder="bits"):
     """The bits of a number, to be clicked, and the number that they encode, to be typed.
 
     Args:
-        format: whose bits are shown; FP16 unless said otherwise.
-        value: the number to begin with, 0.1 unless said otherwise, or its text: 0.1, "1/3",
-            "0x3c00", "0x1.8p-3".
-        compare: formats shown side by side with it, for the same number.
+        format: The format whose bits are shown.
+        value: The first number, or its text: "0.1", "1/3", "0x3c00" (a code), "0x1.8p-3".
+        compare: The formats in which the same number is also shown, in a table.
 
-    Traits to read and set: `text` (as in the box), `code`, `format`. To read: `value`, and
-    `sentence`, which the page forms once it shows the widget. Methods: `flip(bit)`, `step(+1)`,
-    `step(-1)`.
+    Traits to read and set: `text` (the content of the text box), `code` and `format`. To read:
+    `value`, and `sentence`, which the page sets when it shows the widget.
 
     Raises:
-        ValueError: `value` is not a number, the format has no code for it, or no such bit or next
-            value.
-        TraitError: text that is not a number, a code that does not fit the format, or a format that
-            has no code for the number.
+        ValueError: `value` is not a number, or the format has no code for it.
+        TraitError: Two different formats have the same name; or a trait is set to a text that is
+            not a number, to a code that the format does not have, or to a format that has no code
+            for the number.
 
     >>> explorer = BitExplorer(FP16, 1.0)
     >>> explorer.flip(0)
@@ -62,7 +61,7 @@ class BitExplorer(LabWidget, folder="bits"):
     """
 
     text = traitlets.Unicode().tag(sync=True)
-    # as text: a page's numbers end at 2^53
+    # Sent as text, since the page's numbers are exact only up to 2^53.
     code = traitlets.Int().tag(
         sync=True,
         to_json=lambda code, _widget: hex(code),
@@ -84,7 +83,11 @@ class BitExplorer(LabWidget, folder="bits"):
         compare: Iterable[Format] = (FP32, BF16, E4M3),
     ) -> None:
         compared = tuple(compare)
+        # Name -> format, for all formats that the page has. A given one may replace one of the
+        # lab's, but not another given one: the page would draw both as the same format.
         self._known = {row.name: row for row in (*FORMATS.values(), *compared, format)}
+        for row in compared:
+            self._require_own_name(row)
         text = value if isinstance(value, str) else repr(float(value))
         self._following = False
         super().__init__(
@@ -101,7 +104,11 @@ class BitExplorer(LabWidget, folder="bits"):
         return float(decode(self.code, self.format))
 
     def flip(self, bit: int) -> None:
-        """Flip one bit; bit 0 is the last one of the significand."""
+        """Flip one bit; bit 0 is the last one of the significand.
+
+        Raises:
+            ValueError: The format has no such bit.
+        """
         if not 0 <= bit < self.format.bits:
             raise ValueError(
                 f"bit: expected 0 to {self.format.bits - 1} ({self.format.name}), got {bit}"
@@ -109,12 +116,16 @@ class BitExplorer(LabWidget, folder="bits"):
         self.code ^= 1 << bit
 
     def step(self, direction: int) -> None:
-        """Go to the next larger (+1) or next smaller (-1) value."""
-        value = float((next_up if direction > 0 else next_down)(self.value, self.format))
+        """Go to the next larger (+1) or next smaller (-1) value.
+
+        Raises:
+            ValueError: The format has no such value.
+        """
+        next_value = next_up if direction > 0 else next_down
+        value = float(next_value(self.value, self.format))
         if np.isnan(value) or value == self.value:
-            raise ValueError(
-                f"{self.format.name} has no {'larger' if direction > 0 else 'smaller'} value"
-            )
+            word = "larger" if direction > 0 else "smaller"
+            raise ValueError(f"{self.format.name} has no {word} value")
         self.code = int(encode(value, self.format))
 
     @traitlets.validate("code")
@@ -129,22 +140,23 @@ class BitExplorer(LabWidget, folder="bits"):
 
     @traitlets.validate("text")
     def _valid_text(self, proposal: dict[str, Any]) -> str:
-        self._read(proposal["value"], self.format)
+        self._require_number(proposal["value"], self.format)
         return str(proposal["value"])
 
     @traitlets.validate("format")
     def _valid_format(self, proposal: dict[str, Any]) -> Format:
-        """Check that the format has a code for the number; the text itself may be a code."""
+        """Check that the format has a name of its own and a code for the number."""
         format: Format = proposal["value"]
+        self._require_own_name(format)
         if self.text and self._following:
-            self._read(self._number(self.format), format)
+            self._require_number(self._number(self.format), format)
         return format
 
     @traitlets.observe("text", "code", "format")
     def _follow(self, change: dict[str, Any]) -> None:
-        """Let the other traits follow one that code has set.
+        """Let the other traits follow one that Python code has set.
 
-        Those of a page arrive together and agree.
+        Traits that a page has set arrive together and agree, so that nothing is changed here.
         """
         if not self._following:
             return
@@ -152,24 +164,45 @@ class BitExplorer(LabWidget, folder="bits"):
         try:
             with self.hold_sync():
                 if change["name"] == "format":
-                    if self.format.name not in self._known:
-                        self._known[self.format.name] = self.format
-                        self._formats = [*self._formats, format_row(self.format)]
+                    self._send_format(self.format)
                     self.text = self._number(change["old"])
-                value = parse(self.text, self.format).value
-                if change["name"] == "code" and not _same(value, self.value):
+                if self._text_and_code_agree():
+                    return
+                if change["name"] == "code":
                     self.text = exact_text(self.value)
-                elif change["name"] != "code" and not _same(value, self.value):
+                else:
                     self.code = parse(self.text, self.format).code
         finally:
             self._following = True
 
+    def _text_and_code_agree(self) -> bool:
+        """Return whether `code` is a code of `text`; a text such as "nan" has several."""
+        reading = parse(self.text, self.format)
+        if reading.kind == "code":
+            return reading.code == self.code
+        return _same(reading.value, self.value)
+
+    def _send_format(self, format: Format) -> None:
+        """Add a format to the list on the page, which knows formats by their names."""
+        if format.name not in self._known:
+            self._known[format.name] = format
+            self._formats = [*self._formats, format_row(format)]
+
+    def _require_own_name(self, format: Format) -> None:
+        """Raise TraitError if another format of this widget has the same name."""
+        if self._known.get(format.name, format) != format:
+            raise traitlets.TraitError(
+                f"format: {format.name} is the name of another format here; "
+                "expected a name of its own"
+            )
+
     def _number(self, format: Format) -> str:
-        """Return the text, or where that is a code of a format, its value."""
+        """Return the text, or if it is a code of the format, the text of its value."""
         reading = parse(self.text, format)
         return exact_text(reading.value) if reading.kind == "code" else self.text
 
-    def _read(self, text: str, format: Format) -> None:
+    def _require_number(self, text: str, format: Format) -> None:
+        """Raise TraitError if a text is not a number of the format."""
         try:
             parse(text, format)
         except ValueError as error:
@@ -184,4 +217,5 @@ class BitExplorer(LabWidget, folder="bits"):
 
 
 def _same(a: float, b: float) -> bool:
+    """Return whether two numbers are equal with the same sign of zero, or both NaN."""
     return bool(np.isnan(a) and np.isnan(b)) or (a == b and np.signbit(a) == np.signbit(b))

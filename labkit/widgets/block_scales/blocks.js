@@ -58,8 +58,8 @@ import {
 
 /** @typedef {ReturnType<typeof roundRow>} RoundedRow */
 
+// The smallest number of E8M0, the format of scales that are powers of two.
 const LEAST_E8M0 = 2 ** -127;
-const LARGEST_E4M3 = 448;
 const SIDE_OF_MATRIX = 16;
 
 /**
@@ -73,7 +73,7 @@ export function blockFormat(row) {
 }
 
 /**
- * Return the largest magnitude.
+ * Return the largest magnitude; 0 without values.
  *
  * @param {readonly number[]} values
  */
@@ -115,9 +115,9 @@ function byChance(x, format, random) {
 /**
  * Return the scale of a block.
  *
- * @param {number} largest
+ * @param {number} largest the largest magnitude in the block
  * @param {BlockFormat} format
- * @param {boolean} up
+ * @param {boolean} up whether a scale that is a power of two is rounded up
  */
 function scaleOf(largest, { element, scale, tensor_top }, up) {
   if (tensor_top) return Math.max(saturated(largest / element.max, scale), scale.least);
@@ -240,8 +240,8 @@ export function asNumber(x) {
  */
 export function scaleText(x, { scale }) {
   const k = powerOf(exactly(x));
-  const isNumber = scale.p || k === null || Math.abs(x) === LARGEST_E4M3;
-  return isNumber ? asNumber(x) : power(k);
+  // A format without bits of significand has powers of two only.
+  return scale.p || k === null ? asNumber(x) : power(k);
 }
 
 /**

@@ -1,5 +1,5 @@
-// A picture as the tensor: each row is a block, or two, so that what a bright pixel does to its
-// block is seen.
+// A picture that is rounded in blocks: each of its rows is one block, or two. So the effect of a
+// bright pixel on its block is visible.
 
 import { penOf } from "../base/canvas.js";
 import { sentence } from "../base/controls.js";
@@ -10,21 +10,24 @@ import { offBy, roundRow } from "./blocks.js";
 /** @import { BlockFormat, Ways } from "./blocks.js" */
 
 /**
- * What the switches say.
+ * The positions of the controls.
  *
  * @typedef {object} Switched
  * @property {BlockFormat} format
  * @property {Ways} ways
- * @property {number} draw Which random numbers.
+ * @property {number} draw The index of the random numbers.
  */
 
-const WHITE = 5; // what is brighter looks no different
+// The value of a white pixel. Brighter pixels are white, too.
+const WHITE = 5;
 const ORIGINAL = "Hills and the moon at night, with four lamps";
 
 /**
+ * Draw the pixels of a picture.
+ *
  * @param {HTMLCanvasElement} canvas
- * @param {readonly number[]} values
- * @param {number} side
+ * @param {readonly number[]} values row by row
+ * @param {number} side the number of pixels in a row
  */
 function paint(canvas, values, side) {
   const pen = penOf(canvas);

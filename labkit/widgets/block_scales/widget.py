@@ -1,11 +1,10 @@
 """Widget of numbers in a block format: draggable bars, their rounded values, and the scales.
 
-A block has one scale, so its largest number decides how many of the others are 0. 32 numbers are
-one block of MXFP8 or MXFP4, and two of NVFP4. The page computes every number (blocks.js), as
-`round_row` does.
+A block has one scale, so its largest number decides how many of the others become 0. 32 numbers are
+one block of MXFP8 or MXFP4, and two of NVFP4. The page computes all numbers (blocks.js), and
+`round_row` computes the same ones in Python.
 
-Invariant: every number is an FP16 number, so that a rotation adds 16 of them without an error in
-FP64.
+Invariant: every number is an FP16 number, so that FP64 sums of a rotation are exact.
 
 Source: labkit.formats.blocks; labkit.amp.low_bit.operands for scales rounded up and for the
 rotation.
@@ -182,20 +181,21 @@ class BlockScales(LabWidget, folder="block_scales"):
     """32 numbers in a block format as bars: one is dragged up, and its neighbours become 0.
 
     Args:
-        values: 32 numbers, rounded to FP16; small ones beside an outlier unless given.
+        values: 32 numbers, which are rounded to FP16; None for small numbers and an outlier.
         format: "MXFP8" (its elements are E4M3), "MXFP4" or "NVFP4".
-        scale_up: MX scales are rounded up, so that nothing saturates; False: down, as OCP's text
-            has it.
-        stochastic: elements are rounded stochastically.
-        rotated: the numbers are rotated by a Hadamard matrix of 16 before they are rounded, and
-            back afterwards.
+        scale_up: Whether MX scales are rounded up, so that nothing saturates. Otherwise they are
+            rounded down, as in the OCP specification.
+        stochastic: Whether elements are rounded stochastically.
+        rotated: Whether the numbers are multiplied by a 16 x 16 Hadamard matrix before they are
+            rounded, and by its inverse afterwards.
 
-    Traits to read and set: all of these, `draw` (which random numbers, from 0) and `selected` (the
-    bar that keys move). To read: `rounded` (a RoundedRow), and `sentence`, which the page forms
-    once it shows the widget.
+    Traits to read and set: all of these, `draw` (the index of the random numbers) and `selected`
+    (the index of the bar that keys move). To read: `rounded`, and `sentence`, which the page sets
+    when it shows the widget.
 
     Raises:
-        TraitError: the format, draw or bar does not exist; not 32 numbers, or one beyond FP16.
+        TraitError: The format, draw or bar does not exist; there are not 32 numbers, or one is
+            beyond FP16.
 
     >>> board = BlockScales()
     >>> board.rounded.scales, sum(value == 0 for value in board.rounded.values)
@@ -233,7 +233,7 @@ class BlockScales(LabWidget, folder="block_scales"):
 
     @property
     def rounded(self) -> RoundedRow:
-        """The numbers as the format has them, and its scales."""
+        """The rounded numbers, and the scales of their blocks."""
         random = random_draws()[self.draw] if self.stochastic else None
         return round_row(
             self.values,

@@ -1,4 +1,4 @@
-// The controls that all widgets with a training share, and how they follow the state of the kernel.
+// The controls that widgets with a training share: buttons, sliders and the choice of the device.
 
 import { choice, slider } from "../base/controls.js";
 import { h, required } from "../base/elements.js";
@@ -7,7 +7,7 @@ import { tell, upToDate } from "./store.js";
 /** @import { Slider } from "../base/controls.js" */
 /** @import { DrivenState, Press, Store } from "./store.js" */
 
-/** @type {Record<Press, string>} */
+/** @type {Record<Press, string>} the path of each button's icon, on 14 x 14 units */
 const ICONS = {
   start: "M3 1.5v11l9-5.5z",
   pause: "M3 2h3v10H3zM8 2h3v10H8z",
@@ -19,11 +19,11 @@ const ICONS = {
 const LABELS = { start: "Start", pause: "Pause", step: "Step", stop: "Stop", reset: "Reset" };
 
 /**
- * A button of a run. It is never `disabled`: that would drop the focus, and a keyboard's place with
- * it, when a run ends under the finger.
+ * Return a button of a run. It has `aria-disabled` instead of `disabled`: if a run ends while its
+ * button has the focus, the focus must stay there for the keyboard.
  *
  * @param {Press} name
- * @param {(name: Press) => void} press
+ * @param {(name: Press) => void} press called with the name that the button has when it is clicked
  */
 function pressButton(name, press) {
   let now = name;
@@ -55,10 +55,10 @@ function pressButton(name, press) {
 }
 
 /**
- * What the first button says: Start, Pause, Continue and Run again in turn.
+ * Return the label of the first button: Start, Pause, Continue, or a label for another run.
  *
  * @param {DrivenState} state
- * @param {string} again
+ * @param {string} again the label after a run has ended
  */
 function startLabel({ phase, step }, again) {
   if (phase === "running") return LABELS.pause;
@@ -67,13 +67,13 @@ function startLabel({ phase, step }, again) {
 }
 
 /**
- * The buttons of a run.
+ * Return the buttons of a run.
  *
  * @template {DrivenState} State
  * @template {object} Points
  * @param {Store<State, Points>} store
- * @param {Press[]} names the first is "start"
- * @param {string} [again] what the first says when a run is over
+ * @param {Press[]} names the names of the buttons; "start" also pauses and continues
+ * @param {string} [again] the label of "start" after a run has ended
  */
 export function pressButtons(store, names, again = "Run again") {
   /** @param {Press} button */
@@ -89,7 +89,9 @@ export function pressButtons(store, names, again = "Run again") {
           const next = state.phase === "running" ? "pause" : "start";
           button.show(next, startLabel(state, again), true);
           button.element.toggleAttribute("data-invites", state.phase === "idle");
-        } else button.show(name, LABELS[name], state.enabled.includes(name));
+        } else {
+          button.show(name, LABELS[name], state.enabled.includes(name));
+        }
       }
     },
   };
@@ -98,7 +100,8 @@ export function pressButtons(store, names, again = "Run again") {
 /** @typedef {Slider & { held: boolean }} HeldSlider */
 
 /**
- * A slider that the kernel's state leaves alone while a hand holds it.
+ * Return a slider that knows whether it is being dragged. Meanwhile the kernel's state, which is
+ * older, must not move it.
  *
  * @param {Parameters<typeof slider>[0]} given
  * @returns {HeldSlider}
@@ -118,7 +121,8 @@ export function heldSlider(given) {
 }
 
 /**
- * Where it trains: a choice where there is one, and beside it what is known of the place.
+ * Return the choice of the device, which is hidden if there is one device only, and beside it a text
+ * about the device.
  *
  * @template {DrivenState} State
  * @template {object} Points

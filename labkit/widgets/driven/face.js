@@ -1,7 +1,7 @@
-// The view of a widget with a training: it draws the steps that it gets, and sends what the learner
-// does. It decides nothing.
+// The view of a widget with a training: it draws the steps that the kernel sends, and sends the
+// learner's commands to the kernel. All decisions are the kernel's.
 //
-// A widget's view.js exports drivenView(face).
+// The view.js of such a widget exports `drivenView(face)`.
 
 import { figure, pointed, tip } from "../base/canvas.js";
 import { sentence } from "../base/controls.js";
@@ -22,7 +22,7 @@ import { schedule, send, storeOf, UNANSWERED } from "./store.js";
 /** @import { DrivenState, DrivenTraits, Offers, PointsKind, Store, StoreView } from "./store.js" */
 
 /**
- * What a picture is drawn from. It knows no kernel.
+ * Everything that is needed to draw the picture.
  *
  * @template {DrivenState} State
  * @template {object} Points
@@ -33,58 +33,68 @@ import { schedule, send, storeOf, UNANSWERED } from "./store.js";
  * @property {State} state
  * @property {Points} points
  * @property {Offers} offers
- * @property {number | null} wish log2 of the scale that the hand asks for, until a step has it.
- * @property {boolean} onPage Whether a run on record is all there is.
- * @property {Model<DrivenTraits>} model The model, for traits of this widget alone.
+ * @property {number | null} wish log2 of the scale that the learner has set and no step has used yet;
+ *   null otherwise.
+ * @property {boolean} onPage Whether the page has no kernel and only shows a recorded run.
+ * @property {Model<DrivenTraits>} model The model, for traits that only this widget has.
  */
 
-/** @typedef {{ x: (step: number) => number, top: number }} Drawn where a label of a step goes */
+/**
+ * The position of the label of a step, in pixels.
+ *
+ * @typedef {{ x: (step: number) => number, top: number }} Drawn
+ */
 
 /**
- * What is under the pointer.
+ * How a widget describes the step under the pointer.
  *
  * @template {DrivenState} State
  * @template {object} Points
  * @typedef {object} Hover
- * @property {number} right Room beside the axis, in pixels.
- * @property {(state: State, points: Points) => number} steps How many can be pointed at.
- * @property {(state: State, points: Points, step: number) => string} text
+ * @property {number} right The space on the right of the axis, in pixels.
+ * @property {(state: State, points: Points) => number} steps Returns the number of steps that can be
+ *   pointed at.
+ * @property {(state: State, points: Points, step: number) => string} text Returns the label of a
+ *   step.
  */
 
 /**
- * A widget that trains.
+ * The parts of a view that differ between widgets.
  *
  * @template {DrivenState} State
  * @template {object} Points
  * @typedef {object} Face
  * @property {string} label The accessible name of the root.
- * @property {string} kind
- * @property {string} picture What the canvas is called.
- * @property {number} height The height of the picture.
- * @property {PointsKind<State, Points>} points What a run leaves for its curves.
+ * @property {string} kind The class of the root is "labkit-" and this name.
+ * @property {string} picture The accessible name of the canvas.
+ * @property {number} height The height of the picture, in pixels.
+ * @property {PointsKind<State, Points>} points How the points of the curves are stored.
  * @property {(scene: Scene<State, Points>, step: number | null) => Drawn} paint
- *   Draws; `step` is under the pointer.
+ *   Draws the picture; `step` is the step under the pointer.
  * @property {(store: Store<State, Points>, parts: Parts, life: Life, root: HTMLElement)
  *   => (state: State) => void} layout
- *   Puts parts and controls into the root; returns what shows a state, called for every frame.
+ *   Appends parts and controls to the root; returns a function that shows a state in them, which is
+ *   called for every frame.
  * @property {Hover<State, Points>} [hover]
  * @property {(store: Store<State, Points>, state: State, step: number) => void} [pick]
- *   A step was clicked, or chosen by Enter.
- * @property {(store: Store<State, Points>, life: Life) => boolean} [playInPage] On a page: take the
- * kernel's place; false where the page has nothing to play with.
- * @property {Switch<State, Points>} [switchOn] On a page: a recorded run whose scale was switched
- * on.
+ *   Called when the step under the pointer is clicked, or chosen by Enter.
+ * @property {(store: Store<State, Points>, life: Life) => boolean} [playInPage]
+ *   On a page without a kernel: handles commands in the page. Returns false if it cannot.
+ * @property {Switch<State, Points>} [switchOn]
+ *   On a page without a kernel: returns a recorded run whose scaling was switched on.
  * @property {(state: State, points: Points) => Record<string, string | number | boolean>} expose
- *   What tests, and anyone who inspects the page, may know of what was drawn last.
+ *   Returns the values of the root's `data-` attributes, from which tests read what was drawn.
  */
 
 /**
- * What every face has; `layout` puts it into the root.
+ * The parts that all views have; `layout` appends them to the root.
  *
  * @typedef {ReturnType<typeof makeParts>} Parts
  */
 
 /**
+ * Return the parts that all views have.
+ *
  * @template {DrivenState} State
  * @template {object} Points
  * @param {Store<State, Points>} store
@@ -112,16 +122,16 @@ function makeParts(store, life, face, paint, tint) {
   };
 }
 
-// Words that change 30 times a second cannot be read.
+// The least time between two sentences while a run trains: 30 sentences a second cannot be read.
 const WORDS_MS = 200;
 
 /**
- * Show what every state has.
+ * Show the values that the states of all widgets have.
  *
  * @param {Pick<Store<DrivenState, object>, "silent">} store
  * @param {DrivenState} state
  * @param {Parts} parts
- * @param {{ phase: string, at: number }} said when a sentence was said last
+ * @param {{ phase: string, at: number }} said the phase and the time of the last sentence; updated
  */
 function showParts(store, state, parts, said) {
   const now = performance.now();
@@ -140,16 +150,20 @@ function showParts(store, state, parts, said) {
   said.at = now;
 }
 
-/** @param {Model<DrivenTraits>} model */
+/**
+ * Return whether a page without a kernel has a recorded run to show.
+ *
+ * @param {Model<DrivenTraits>} model
+ */
 function aloneOnRecord(model) {
   return Boolean(model.get("_frame")?.content.recorded);
 }
 
-// How long a new widget waits before it says that the kernel does not answer.
+// The time after which a new widget says that the kernel does not answer.
 const FIRST_ANSWER_MS = 4000;
 
 /**
- * The view of a widget that trains.
+ * Return the view of a widget with a training.
  *
  * @template {DrivenState} State
  * @template {object} Points
@@ -183,7 +197,9 @@ export function drivenView(face) {
       const { x, top } = face.paint(scene, pointedAt);
       if (pointedAt && hover) {
         parts.tip.show(x(pointedAt), top, hover.text(state, points, pointedAt));
-      } else parts.tip.hide();
+      } else {
+        parts.tip.hide();
+      }
     }
 
     const parts = makeParts(store, life, face, paint, tint);
@@ -195,7 +211,9 @@ export function drivenView(face) {
           show(store.state);
           showParts(store, store.state, parts, said);
           parts.picture.drawNow();
-        } else if (store.silent) parts.words.say(UNANSWERED);
+        } else if (store.silent) {
+          parts.words.say(UNANSWERED);
+        }
       },
       expose() {
         const { state, points, sent } = store;
@@ -227,7 +245,8 @@ export function drivenView(face) {
     store.views.add(picture);
     life.add(() => store.views.delete(picture));
     if (onPage && face.playInPage?.(store, life)) {
-      onPage = false; // what is on record is not all there is
+      // The picture is then that of a game in the page, not only of a recorded run.
+      onPage = false;
       return;
     }
     if (onPage) {
@@ -235,14 +254,17 @@ export function drivenView(face) {
       return;
     }
     parts.words.say("Waiting for the kernel.");
-    if (live === false) schedule(store);
-    else greet(store, parts, life);
+    if (live === false) {
+      schedule(store);
+    } else {
+      greet(store, parts, life);
+    }
   }
   return view({ label, kind, alone: aloneOnRecord }, fill);
 }
 
 /**
- * Act on a click in a picture, or on Enter while it has the focus.
+ * Call a function on each click in a picture, and on Enter while the picture has the focus.
  *
  * @param {Life} life
  * @param {HTMLCanvasElement} canvas
@@ -257,7 +279,7 @@ export function picking(life, canvas, act) {
 }
 
 /**
- * Ask the kernel for its state, and tell it when nobody sees the widget any more.
+ * Ask the kernel for its state, and tell it when all views of the widget have left the page.
  *
  * @template {DrivenState} State
  * @template {object} Points

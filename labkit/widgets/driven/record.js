@@ -11,18 +11,18 @@ import { schedule } from "./store.js";
 /** @import { DrivenState, Frame, Store } from "./store.js" */
 
 /**
- * A run on record in which something was switched.
+ * A recorded run whose scaling was switched on at a step.
  *
  * @template {DrivenState} State
  * @template {object} Points
  * @typedef {object} Variant
- * @property {number} origin The steps before the switch.
- * @property {Points} points
- * @property {State} state
+ * @property {number} origin The number of steps before the switch.
+ * @property {Points} points The points of all steps.
+ * @property {State} state The state after the last step.
  */
 
 /**
- * Returns the run with its scale switched on near a step, or null where that was not recorded.
+ * Returns the recorded run whose scaling was switched on nearest to a step; null if there is none.
  *
  * @template {DrivenState} State
  * @template {object} Points
@@ -30,7 +30,8 @@ import { schedule } from "./store.js";
  *   => Variant<State, Points> | null} Switch
  */
 
-const PLAY_MS = 8000; // a whole run
+// The time in which a whole run is played, and that between two frames.
+const PLAY_MS = 8000;
 const FRAME_MS = 40;
 /** @type {Option<string>[]} */
 const SCALING = [
@@ -57,7 +58,8 @@ export function playRecord(store, root, parts, life, switchOn) {
   const total = longest(whole);
   let points = whole;
   let state = content;
-  let shown = total; // the whole picture first
+  // The number of steps that are shown: at first all of them.
+  let shown = total;
 
   /** @param {number} count */
   function show(count) {
@@ -74,7 +76,8 @@ export function playRecord(store, root, parts, life, switchOn) {
   }
   /** @param {string} scaling */
   function turn(scaling) {
-    // From the end there is nothing to see: it is the first switch then, and goes on from there.
+    // At the end of a run no step would follow. Then the earliest recorded switch is taken, and the
+    // run continues from there.
     const at = shown === total ? 0 : shown;
     const variant = scaling === "off" ? null : switchOn?.(whole, content, buffers, at);
     points = variant?.points ?? whole;
@@ -107,7 +110,7 @@ export function playRecord(store, root, parts, life, switchOn) {
 }
 
 /**
- * The curves on record, as [name, values]; the learner's own are empty on a page.
+ * Return the recorded curves as [name, values]. On a page, those of the learner are empty.
  *
  * @param {object} points
  * @returns {[name: string, values: unknown[]][]}
@@ -116,13 +119,17 @@ function recordedCurves(points) {
   return Object.entries(points).filter(([name]) => name.startsWith("recorded"));
 }
 
-/** @param {object} points */
+/**
+ * Return the number of steps of the longest recorded curve.
+ *
+ * @param {object} points
+ */
 function longest(points) {
   return Math.max(...recordedCurves(points).map(([, values]) => values.length));
 }
 
 /**
- * The points as they were after `count` steps.
+ * Return the points of the first steps.
  *
  * @template {object} Points
  * @param {Points} points

@@ -64,6 +64,7 @@ import { floats } from "../base/model.js";
 
 /**
  * One picture of a store. `draw` draws it, and `expose` then updates its `data-` attributes.
+ *
  * @typedef {{ draw: () => void, expose: () => void }} StoreView
  */
 
@@ -301,8 +302,11 @@ function acknowledge(store) {
     store.answeredAt = performance.now();
     send(store, { do: "drawn", number: store.state?.number ?? 0 });
   };
-  if (performance.now() - store.answeredAt > ANSWER_MS) answer();
-  else store.lateAnswer = setTimeout(answer, ANSWER_MS);
+  if (performance.now() - store.answeredAt > ANSWER_MS) {
+    answer();
+  } else {
+    store.lateAnswer = setTimeout(answer, ANSWER_MS);
+  }
 }
 
 /**
@@ -331,17 +335,24 @@ export function wishFor(store, log2Scale) {
  * @param {Content} what
  */
 export function tellLatest(store, what) {
-  if (mayTell(store)) tell(store, what);
-  else store.afterwards = what;
+  if (mayTell(store)) {
+    tell(store, what);
+  } else {
+    store.afterwards = what;
+  }
 }
 
-/** @param {Pick<AnyStore, "state" | "sent">} store */
+/**
+ * Return whether few enough commands are unanswered to send another one.
+ *
+ * @param {Pick<AnyStore, "state" | "sent">} store
+ */
 function mayTell({ state, sent }) {
   return sent - (state?.answered ?? 0) < UNDER_WAY;
 }
 
 /**
- * Send a command to the kernel, after the one that waits.
+ * Send a command to the kernel. If another command waits, it is sent first.
  *
  * @template {DrivenState} State
  * @template {object} Points

@@ -1,22 +1,22 @@
-// A widget in somebody else's page, as a module in anywidget's form: MyST, Jupyter Book, marimo.
+// A widget as a module in anywidget's form, for pages of MyST, Jupyter Book or marimo (the host).
 //
-// The file has a first value for each trait. A host may give others, and hears of those that
-// change.
+// The module has the first value of each trait. A host may give other values, and each side is told
+// of the other's changes.
 
 import { pageModel } from "../base/page.js";
 
 /** @import { Model } from "../base/model.js" */
 /** @import { LabView } from "../base/root.js" */
 
-/** @typedef {Record<string, unknown>} Traits of any widget */
+/** @typedef {Record<string, unknown>} Traits the traits of any widget */
 
 /**
- * What a host gives: anywidget's model, or one that knows a few traits.
+ * The model of a host: anywidget's, or one that has only some traits and methods.
  *
  * @typedef {Partial<Pick<Model<Traits>, "get" | "set" | "save_changes" | "on" | "off">>} HostModel
  */
 
-// The look of a dark page, where the host has no variables of JupyterLab.
+// The colours on a dark page whose host does not define JupyterLab's variables.
 const DARK = {
   "--jp-content-font-color1": "#e8e8e8",
   "--jp-content-font-color2": "#b0b0b0",
@@ -28,7 +28,7 @@ const DARK = {
 };
 
 /**
- * The module of a widget.
+ * Return the module of a widget.
  *
  * @param {LabView<Traits>} widget
  * @param {Traits} state the first value of each trait, as JSON
@@ -43,12 +43,12 @@ export function embedded(widget, state, style) {
       const unlink = model ? link(own, model, Object.keys(state)) : () => {};
       const sheet = document.createElement("style");
       sheet.textContent = style;
-      const follow = followTheme(el);
+      const stopFollowing = followTheme(el);
       const remove = widget.render({ model: own, el });
       el.prepend(sheet);
       return () => {
         remove();
-        follow();
+        stopFollowing();
         unlink();
         sheet.remove();
       };
@@ -57,12 +57,12 @@ export function embedded(widget, state, style) {
 }
 
 /**
- * Take the traits that a host knows, and let each side hear of the other's changes.
+ * Copy the traits that a host has, and tell each side of the other's changes.
  *
- * @param {Model<Traits>} own
+ * @param {Model<Traits>} own the model of the widget
  * @param {HostModel} host
- * @param {readonly string[]} names
- * @returns {() => void} what ends it
+ * @param {readonly string[]} names the names of the widget's traits
+ * @returns {() => void} ends this
  */
 function link(own, host, names) {
   /** @type {(() => void)[]} */
@@ -90,7 +90,7 @@ function link(own, host, names) {
  * Follow the host's theme, light or dark, by the colour of its text.
  *
  * @param {HTMLElement} el
- * @returns {() => void} what ends it
+ * @returns {() => void} ends this
  */
 function followTheme(el) {
   const system = matchMedia("(prefers-color-scheme: dark)");
@@ -119,9 +119,9 @@ function followTheme(el) {
 }
 
 /**
- * Whether a colour, as the browser computes it, is lighter than middle grey.
+ * Return whether a colour is lighter than middle grey, by its luminance (Rec. 709).
  *
- * @param {string} colour rgb(r, g, b)
+ * @param {string} colour a computed colour, as rgb(r, g, b)
  */
 function isLight(colour) {
   const [r = 0, g = 0, b = 0] = (colour.match(/[\d.]+/g) ?? []).map(Number);

@@ -470,10 +470,13 @@ export function roundValue(x, format, mode) {
  * @property {bigint} code
  */
 
-// In characters.
+// The longest text that is parsed, in characters: FP64's longest exact decimal has about 1100.
 const LONGEST = 1200;
+// The largest exponent of 2 or 10 that is computed. Larger ones would need very long bigints.
 const LARGEST_EXPONENT = 5000;
+// Digits with or without a point: 1, 1., 1.5, .5
 const NUMBER = "(\\d+\\.?\\d*|\\.\\d+)";
+// The forms of a text in lower case, without its sign. A text has one form at most.
 /** @type {[kind: TextKind, shape: RegExp][]} */
 const SHAPES = [
   ["code", /^(0x[0-9a-f]+|0b[01]+)$/],
@@ -822,7 +825,7 @@ export function numberText(x, count = 5) {
   return sign + placed(trimmed(first), power, size >= 1e-3 && power < count);
 }
 
-// Longer decimals are given as hex-floats.
+// In characters. Longer decimals are written as hex-floats.
 const LONGEST_DECIMAL = 24;
 
 /**

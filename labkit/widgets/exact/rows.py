@@ -8,7 +8,8 @@ import numpy as np
 
 from labkit.formats import Format, exact_decimal, hex_float
 
-LONGEST_DECIMAL = 24  # characters; a value with more is written as a hex-float
+# In characters. A value whose decimal is longer is written as a hex-float.
+LONGEST_DECIMAL = 24
 
 
 def format_row(format: Format) -> dict[str, Any]:
@@ -18,8 +19,14 @@ def format_row(format: Format) -> dict[str, Any]:
     >>> format_row(E4M3)["specials"]
     'FN'
     """
-    names = ("name", "exponent_bits", "significand_bits", "signed", "has_zero")
-    return {**{name: getattr(format, name) for name in names}, "specials": format.specials.name}
+    return {
+        "name": format.name,
+        "exponent_bits": format.exponent_bits,
+        "significand_bits": format.significand_bits,
+        "signed": format.signed,
+        "has_zero": format.has_zero,
+        "specials": format.specials.name,
+    }
 
 
 def exact_text(value: float) -> str:

@@ -29,32 +29,34 @@ import { colours } from "../base/theme.js";
 
 /** @typedef {"broken" | "cured"} Form */
 
-/** @typedef {{ [form in Form]?: Outcome }} Outcomes What came of each form that was run. */
+/** @typedef {{ [form in Form]?: Outcome }} Outcomes the outcome of each form that was run */
 
 /**
+ * The outcome of a run.
+ *
  * @typedef {object} Outcome
- * @property {(number | null)[]} losses null where one is inf or NaN.
- * @property {boolean} failed
+ * @property {(number | null)[]} losses The loss of each step; null if it is inf or NaN.
+ * @property {boolean} failed Whether the fault showed.
  * @property {string} sentence
  */
 
 /**
- * What is seen before a card is turned.
+ * The front of a card.
  *
  * @typedef {object} Front
  * @property {string} id
  * @property {string} symptom
- * @property {string[]} errors
- * @property {string} kind
- * @property {boolean} runs Whether it can be run.
+ * @property {string[]} errors The texts of errors by which the fault is known.
+ * @property {string} kind The kind of the symptom.
+ * @property {boolean} runs Whether the fault can be run.
  */
 
 /**
- * What a turned card shows.
+ * The back of a card.
  *
  * @typedef {object} Behind
  * @property {string} title
- * @property {[name: string, text: string][]} told
+ * @property {[name: string, text: string][]} told The facts about the fault.
  * @property {{ name: string, address: string }[]} threads The addresses at which the fault was
  *   reported.
  * @property {[broken: CodeLine[], cured: CodeLine[]]} code
@@ -73,7 +75,7 @@ const FORMS = {
 const WAITS = "running, or waiting for the cell that runs …";
 
 /**
- * The forms that were run, in the order in which that was done.
+ * Return the outcomes with their forms, in the order of the first runs.
  *
  * @param {Outcomes} outcomes
  */
@@ -81,11 +83,11 @@ function entriesOf(outcomes) {
   return /** @type {[Form, Outcome][]} */ (Object.entries(outcomes));
 }
 
-// --- what came of a run --------------------------------------------------------------------------
+// --- the outcome of a run ------------------------------------------------------------------------
 
 /**
- * The losses of both forms, one line each; where one is inf or NaN the line has a gap, and ends in
- * a cross.
+ * Return the picture of the losses of both forms, one line each. A line has a gap where a loss is
+ * inf or NaN, and a cross at its last finite loss if it does not end with one.
  *
  * @param {Life} life
  * @param {() => Outcomes} outcomes
@@ -126,7 +128,7 @@ function lossPicture(life, outcomes, tint) {
 }
 
 /**
- * What is said of each form that was run or will be.
+ * Return a line for each form that was run or waits for its run.
  *
  * @param {Outcomes} outcomes
  * @param {Set<Form>} waiting
@@ -168,7 +170,7 @@ function codeOf(form, lines) {
 }
 
 /**
- * Text in which `this` is code.
+ * Return the parts of a text, of which those between backticks are code.
  *
  * @param {string} text
  */
@@ -235,7 +237,8 @@ function makeCard(front, { model, life, palette }) {
   );
   const about = { class: "pw-card", "aria-label": front.symptom, data: { id } };
   const element = h("article", about, frontOf(front), runs, results, opened);
-  runCured.hidden = true; // what it was comes first
+  // The repaired form can be run after the card was turned, so that the learner guesses first.
+  runCured.hidden = true;
 
   /** @param {Form} form */
   function ask(form) {
@@ -253,11 +256,11 @@ function makeCard(front, { model, life, palette }) {
 
   function show() {
     const behind = model.get("_behind")[id];
-    const said = Object.values(outcomes());
+    const done = Object.values(outcomes());
     if (behind && !back.childElementCount) back.append(...backOf(behind));
-    results.hidden = !said.length && !waiting.size;
+    results.hidden = !done.length && !waiting.size;
     news.replaceChildren(...newsLines(outcomes(), waiting));
-    if (said.some(({ losses }) => losses.length > 1)) showLosses();
+    if (done.some(({ losses }) => losses.length > 1)) showLosses();
   }
 
   function showLosses() {
@@ -273,7 +276,7 @@ function makeCard(front, { model, life, palette }) {
     element,
     show,
     redraw: () => picture?.redraw(),
-    /** The kernel has run something. */
+    /** Show the card after the kernel has sent outcomes. */
     arrived() {
       for (const [form] of entriesOf(outcomes())) waiting.delete(form);
       show();
@@ -287,7 +290,7 @@ function makeCard(front, { model, life, palette }) {
 const CARD_KEYS = { ArrowDown: 1, ArrowUp: -1 };
 
 /**
- * Arrow keys go from card to card: to the same control of the next one.
+ * Let arrow keys move the focus from card to card, to the same control of the next one.
  *
  * @param {HTMLElement} root
  * @param {Life} life
@@ -308,7 +311,8 @@ function walkCards(root, life) {
 }
 
 /**
- * On a page without a kernel: the cards of a kind that have all of these words.
+ * Return the cards of a kind that have all words of the query, and a sentence about them, for a page
+ * without a kernel.
  *
  * @param {Model<Traits>} model
  */

@@ -1,12 +1,11 @@
 """Known faults as cards that can be run.
 
-Idea: in front a symptom, with the words of its error; behind it, when the card is turned, the
-fault. Both forms of the training run when asked for, and their losses are drawn on the card. A text
-finds cards as an error message, by `labkit.faults.explain`, and else by its words.
+The front of a card has a symptom, with the text of its error, and its back has the fault. Buttons
+run the training with the fault and repaired, and the card then draws their losses. A search text
+finds cards as an error message, by `labkit.faults.explain`, and otherwise by its words.
 
-Invariant: what a card shows of a run follows from its `TrainingOutcome`. A run and a notebook cell
-never overlap:
-a fault may seed torch's generator, and no cell shall notice.
+Invariant: a run never overlaps a notebook cell, since a fault may seed torch's generator, which a
+cell would notice.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import asyncio
 import difflib
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -38,6 +37,7 @@ from labkit.widgets.base.figures import still
 from labkit.widgets.base.widget import LabWidget
 
 ALL = "all"
+# Name of a form -> whether it is repaired.
 FORMS = {"broken": False, "cured": True}
 WHY_STATIC = (
     "(Widgets do not run here: `labkit explain` lists the faults in a terminal, "
@@ -47,32 +47,30 @@ WHY_STATIC = (
 
 
 def front(fault: Fault | GpuCard) -> dict[str, Any]:
-    """Return what is seen before a card is turned: the symptom and, if any, the error's text."""
-    seen = {
+    """Return the front of a card: the symptom, the texts of errors, and whether it can be run."""
+    return {
         "id": fault.id,
         "symptom": fault.symptom,
         "errors": list(fault.errors),
         "kind": fault.kind.value,
+        "runs": isinstance(fault, Fault),
     }
-    return {**seen, "runs": isinstance(fault, Fault)}
 
 
 def behind(fault: Fault | GpuCard) -> dict[str, Any]:
-    """Return what a turned card shows: the fault, the facts about it, and both forms as code."""
-    told = {"Why": fault.cause, "Instruments": fault.reading, "Repair": fault.repair}
+    """Return the back of a card: the fault, the facts about it, and both forms as code."""
+    facts = {"Why": fault.cause, "Instruments": fault.reading, "Repair": fault.repair}
     if isinstance(fault, Fault) and fault.where:
-        told["Where"] = fault.where
+        facts["Where"] = fault.where
     if isinstance(fault, GpuCard):
-        shown = (
-            "\n".join(fault.published()) or "In the threads; no row of data/published.csv shows it."
-        )
-        told |= {
-            "Published": shown,
-            "Here": "Not run here. `labkit gpu --only cards` runs it on a machine with a GPU.",
-        }
+        rows = fault.published()
+        facts["Published"] = "In the threads; no row of data/published.csv shows it."
+        if rows:
+            facts["Published"] = "\n".join(rows)
+        facts["Here"] = "Not run here. `labkit gpu --only cards` runs it on a machine with a GPU."
     return {
         "title": fault.title,
-        "told": [[name, text] for name, text in told.items()],
+        "told": [[name, text] for name, text in facts.items()],
         "threads": [{"name": thread, "address": address(thread)} for thread in fault.threads],
         "code": compared(code_of(fault.function, fixed=False), code_of(fault.function, fixed=True)),
     }
@@ -84,76 +82,97 @@ def compared(broken: str, cured: str) -> list[list[list[Any]]]:
     >>> compared("a\nb", "a\nc")
     [[['a', False], ['b', True]], [['a', False], ['c', True]]]
     """
-    texts = [broken.splitlines(), cured.splitlines()]
-    same = difflib.SequenceMatcher(a=texts[0], b=texts[1], autojunk=False).get_matching_blocks()
-    kept = [{start[side] + i for *start, size in same for i in range(size)} for side in (0, 1)]
-    return [[[line, i not in kept[side]] for i, line in enumerate(texts[side])] for side in (0, 1)]
+    before = broken.splitlines()
+    after = cured.splitlines()
+    matcher = difflib.SequenceMatcher(a=before, b=after, autojunk=False)
+    # The indices of the lines that both texts have.
+    kept_before = set[int]()
+    kept_after = set[int]()
+    for block in matcher.get_matching_blocks():
+        kept_before.update(range(block.a, block.a + block.size))
+        kept_after.update(range(block.b, block.b + block.size))
+    return [
+        [[line, i not in kept_before] for i, line in enumerate(before)],
+        [[line, i not in kept_after] for i, line in enumerate(after)],
+    ]
 
 
 def outcome_view(fault: Fault, outcome: TrainingOutcome, warned: str = "") -> dict[str, Any]:
-    """Return what a card shows of a run: its losses, None for inf or NaN, and the outcome."""
+    """Return what a card shows of a run: losses, None for inf or NaN, and a sentence.
+
+    Args:
+        fault: The fault.
+        outcome: The outcome of the run.
+        warned: The warning of the run that belongs to the fault; "" if there was none.
+    """
     losses = [loss if math.isfinite(loss) else None for loss in outcome.losses]
-    known = [loss for loss in losses if loss is not None]
+    finite = [loss for loss in losses if loss is not None]
     steps = "1 step" if len(losses) == 1 else f"{len(losses)} steps"
     course = f"{steps} without a finite loss" if losses else "No step"
-    if known:
-        gone = f", inf or NaN in {len(losses) - len(known)}" if len(known) < len(losses) else ""
-        course = f"{steps}, loss {known[0]:.4g} at first and {known[-1]:.4g} at last{gone}"
+    if finite:
+        course = f"{steps}, loss {finite[0]:.4g} at first and {finite[-1]:.4g} at last"
+        if len(finite) < len(losses):
+            course += f", inf or NaN in {len(losses) - len(finite)}"
     score = "NaN" if math.isnan(outcome.score) else f"{outcome.score:.3g}"
-    said = f"{course}; its score is {score}, and it is well from {fault.limit:g} on."
-    said += f" It warned: {warned}" if warned else ""
+    sentence = f"{course}; its score is {score}, and it is well from {fault.limit:g} on."
+    if warned:
+        sentence += f" It warned: {warned}"
     if outcome.error:
-        said = f"Ended after {steps} by {outcome.error}"
-    return {"losses": losses, "failed": fault.failed(outcome), "sentence": said}
+        sentence = f"Ended after {steps} by {outcome.error}"
+    return {"losses": losses, "failed": fault.failed(outcome), "sentence": sentence}
 
 
 def find(cards: Mapping[str, Fault | GpuCard], query: str, kind: str) -> tuple[list[str], str]:
-    """Return the ids of the cards for a text and a kind of symptom, and how they were found.
+    """Return the ids of the cards for a text and a kind of symptom, and a sentence about them.
 
-    A text is looked up as an error message first. Where no fault has that message, a card needs all
-    of its words.
+    A text is looked up as an error message first, among cards of all kinds. If no fault has this
+    message, a card must be of the kind and have all words of the text.
+
+    Args:
+        cards: The cards to search, by id.
+        query: An error message, or words; blank for all cards of the kind.
+        kind: The value of a `Kind`, or "all".
     """
-    shown = [card for card in cards.values() if kind in (ALL, card.kind.value)]
+    of_kind = [card for card in cards.values() if kind in (ALL, card.kind.value)]
     if not query.strip():
-        return [
-            card.id for card in shown
-        ], f"{_cards(len(shown))}. Paste the error message that you have, or a word."
-    if known := [card.id for card in explain(query) if card.id in cards]:
-        return known, f"{_cards(len(known))} known by this message, among all kinds of symptoms."
+        ids = [card.id for card in of_kind]
+        return ids, f"{_counted(ids)}. Paste the error message that you have, or a word."
+    ids = [card.id for card in explain(query) if card.id in cards]
+    if ids:
+        return ids, f"{_counted(ids)} known by this message, among all kinds of symptoms."
     words = plain(query).split()
-    texts = {
-        c.id: plain(" ".join((c.id, c.title, c.symptom, c.cause, c.repair, *c.errors)))
-        for c in shown
-    }
-    found = [id for id, text in texts.items() if all(word in text for word in words)]
-    if found:
-        return (
-            found,
-            f"{_cards(len(found))} with {'these words' if len(words) > 1 else 'this word'}.",
-        )
+    ids = [card.id for card in of_kind if _has_words(card, words)]
+    if ids:
+        which = "this word" if len(words) == 1 else "these words"
+        return ids, f"{_counted(ids)} with {which}."
     return [], "No card is known by this message, and none has all of these words."
 
 
-def _cards(number: int) -> str:
-    return "1 card" if number == 1 else f"{number} cards"
+def _has_words(card: Fault | GpuCard, words: Sequence[str]) -> bool:
+    parts = (card.id, card.title, card.symptom, card.cause, card.repair, *card.errors)
+    text = plain(" ".join(parts))
+    return all(word in text for word in words)
+
+
+def _counted(ids: Sequence[str]) -> str:
+    return "1 card" if len(ids) == 1 else f"{len(ids)} cards"
 
 
 class FaultWall(LabWidget, folder="fault_wall"):
-    """Known faults as cards: symptom in front, cause behind, runnable.
+    """Known faults as cards, with the symptom on the front and the cause on the back.
 
-    What only a GPU shows has published numbers.
+    Faults that need no GPU can be run. The others have published numbers.
 
     Args:
-        without: the ids of cards that are left out, as those that a lesson treats itself.
+        without: The ids of cards that are left out, such as those that a lesson treats itself.
 
-    What can be set: `query` (an error message, or words) and `kind` ("all", or the value of a
-    `labkit.faults.Kind`). What can be read: `shown` (the ids of the cards that they find),
-    `sentence`, `outcomes`. What can be done: `turn(id)`, `run(id, "broken")`, `run(id, "cured")`.
+    Traits to set: `query` (an error message, or words) and `kind` ("all", or the value of a
+    `labkit.faults.Kind`). To read: `shown` (the ids of the cards that were found, the best match
+    first), `sentence`, and `outcomes` (of each card and form that was run).
 
     Raises:
-        TraitError: a kind that does not exist.
-        KeyError: a fault or a form that does not exist.
-        ValueError: a card is left out that does not exist.
+        TraitError: `kind` is set to a kind that does not exist.
+        ValueError: A card in `without` does not exist.
 
     >>> wall = FaultWall()
     >>> wall.query = "ValueError: Attempting to unscale FP16 gradients."
@@ -167,24 +186,26 @@ class FaultWall(LabWidget, folder="fault_wall"):
     kind = traitlets.Enum([ALL, *(kind.value for kind in Kind)], ALL).tag(sync=True)
     shown = traitlets.List(traitlets.Unicode()).tag(sync=True)
     sentence = traitlets.Unicode().tag(sync=True)
-    # id -> form -> what came of it
+    # Id of a card -> form -> the outcome of its last run (`outcome_view`).
     outcomes: traitlets.Dict[str, dict[str, Any]] = traitlets.Dict().tag(sync=True)
     _cards: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
     _kinds: traitlets.List[str] = traitlets.List().tag(sync=True)
-    # id -> what a turned card shows; of those that were turned
+    # Id -> the back of each card that was turned.
     _behind = traitlets.Dict().tag(sync=True)
 
     def __init__(self, without: Iterable[str] = ()) -> None:
-        without = set(without)
-        if unknown := sorted(without - cards().keys()):
+        left_out = set(without)
+        unknown = sorted(left_out - cards().keys())
+        if unknown:
             raise ValueError(
                 f"there is no card {', '.join(unknown)} to leave out; there are "
                 f"{', '.join(cards())}"
             )
-        self._known = {id: card for id, card in cards().items() if id not in without}
-        self._cell: asyncio.AbstractEventLoop | None = None
-        with suppress(RuntimeError):  # outside of a notebook
-            self._cell = asyncio.get_running_loop()
+        self._known = {id: card for id, card in cards().items() if id not in left_out}
+        # The event loop that runs the cells of a notebook; None outside of a notebook.
+        self._loop: asyncio.AbstractEventLoop | None = None
+        with suppress(RuntimeError):
+            self._loop = asyncio.get_running_loop()
         super().__init__(
             _cards=[front(fault) for fault in self._known.values()],
             _kinds=[ALL, *(kind.value for kind in Kind)],
@@ -193,21 +214,33 @@ class FaultWall(LabWidget, folder="fault_wall"):
         self.on_msg(self._on_message)
 
     def turn(self, id: str) -> dict[str, Any]:
-        """Return the back of a card, and show it in the browser."""
+        """Return the back of a card, and show it in the browser.
+
+        Raises:
+            KeyError: The wall has no such card.
+        """
         if id not in self._behind:
             self._behind = {**self._behind, id: behind(self._known[id])}
         shown: dict[str, Any] = self._behind[id]
         return shown
 
     def run(self, id: str, form: str) -> dict[str, Any]:
-        """Run the "broken" or the "cured" form to its end, show the outcome, and return it."""
+        """Run the "broken" or the "cured" form to its end, show the outcome, and return it.
+
+        Raises:
+            KeyError: There is no such fault, or no such form.
+        """
         fault = FAULTS[id]
         fixed = FORMS[form]
         with warnings.catch_warnings(record=True) as raised:
             warnings.simplefilter("always")
             outcome = run(fault, fixed)
-        said = [str(warning.message) for warning in raised]
-        warned = next((text for text in said if any(known in text for known in fault.errors)), "")
+        warned = ""
+        for warning in raised:
+            text = str(warning.message)
+            if any(error in text for error in fault.errors):
+                warned = text
+                break
         view = outcome_view(fault, outcome, warned)
         self.outcomes = {**self.outcomes, id: {**self.outcomes.get(id, {}), form: view}}
         return view
@@ -220,21 +253,23 @@ class FaultWall(LabWidget, folder="fault_wall"):
     def _on_message(self, _: object, content: Any, __: object) -> None:
         if "turn" in content:
             self.turn(content["turn"])
-        elif self._cell is not None:
-            # not beside a cell
-            self._cell.call_soon_threadsafe(self.run, content["run"], content["form"])
+        elif self._loop is not None:
+            # A message may arrive in another thread while a cell runs. The loop calls `run` after
+            # the cell has ended.
+            self._loop.call_soon_threadsafe(self.run, content["run"], content["form"])
         else:
             self.run(content["run"], content["form"])
 
     def page_state(self) -> dict[str, Any]:
-        """Add the back of every card: a page has no kernel to turn one."""
+        """Return the state with the back of every card, for a page without a kernel."""
         return {
             **super().page_state(),
             "_behind": {id: behind(card) for id, card in self._known.items()},
         }
 
     def still(self) -> dict[str, Any]:
-        cards = [
-            f"- {self._known[id].symptom}\n  {id}: {self._known[id].title}" for id in self.shown
-        ]
-        return still("\n".join([self.sentence, *cards]), WHY_STATIC)
+        lines = [self.sentence]
+        for id in self.shown:
+            card = self._known[id]
+            lines += [f"- {card.symptom}", f"  {id}: {card.title}"]
+        return still("\n".join(lines), WHY_STATIC)

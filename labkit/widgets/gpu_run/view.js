@@ -12,15 +12,15 @@ import { view } from "../base/root.js";
 /**
  * @typedef {object} Traits
  * @property {"no gpu" | "ready" | "running" | "done" | "stopped" | "failed"} phase
- * @property {number} part Which part runs, from 1.
- * @property {number} parts
+ * @property {number} part The number of the part that runs, from 1; 0 before the first one.
+ * @property {number} parts The number of all parts.
  * @property {string} sentence
- * @property {string} printed What the command said, its last lines.
+ * @property {string} printed The last lines that the command printed.
  * @property {Picture[]} pictures
- * @property {string[]} paces
+ * @property {string[]} paces A sentence about the speed of each task.
  */
 
-/** @typedef {{ src: string, alt: string }} Picture `src` is "" where it could not be drawn. */
+/** @typedef {{ src: string, alt: string }} Picture src: a data URL; "" if it could not be drawn */
 
 const START = "Measure my GPU (3 minutes)";
 

@@ -1,12 +1,12 @@
 """A button that measures the learner's own GPU, a bar, and the figures that it fills.
 
-`labkit gpu --quick` runs in a process of its own, read by a thread, so the kernel stays free. Its
-file of progress moves the bar, and its records in the data folder become figures, part by part.
-What it prints is shown, not parsed: the command writes the file before it prints, so each printed
-line is a time to look.
+`labkit gpu --quick` runs in a process of its own, whose output is read by a thread, so that the
+kernel stays free. The command writes its progress to a file before it prints a line. So the file is
+read after each line, which itself is only shown. The records that the command writes to the data
+folder become figures, part by part.
 
-Invariant: one measurement at a time for each button; only records of the device that was measured
-are shown. No process outlives its kernel or its `stop`: it leads a group of its own.
+Invariant: a button measures once at a time, and shows only records of its device. The process ends
+with its kernel, and at `stop`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "alignment": lambda: sweep_figure("alignment"),
 }
 COMMAND = (sys.executable, "-m", "labkit", "gpu", "--quick")
+# The number of printed lines that are shown.
 LINES_KEPT = 200
 
 
@@ -51,24 +52,27 @@ def in_words(part: PartProgress) -> str:
 
 
 def no_gpu() -> str:
-    """Say why the button cannot be pressed, and what would do."""
+    """Return why there is nothing to measure, and what to do; "" if there is a GPU."""
     try:
         place("gpu")
     except ValueError as missing:
-        where = "on a machine with one (a borrowed workstation, a T4 of a free notebook service)"
-        there = (
-            f"{where} and this button is pressed there, or `labkit gpu --quick` is run in its "
-            "terminal"
-        )
         return (
             f"There is nothing to measure: {missing} The figures show a GPU when the lab runs "
-            f"{there}."
+            "on a machine with one (a borrowed workstation, a T4 of a free notebook service) "
+            "and this button is pressed there, or `labkit gpu --quick` is run in its terminal."
         )
     return ""
 
 
 def ended(where: Place, status: int, parts: list[PartProgress], *, stopped: bool) -> str:
-    """Say how it ended."""
+    """Return a sentence on how a measurement ended.
+
+    Args:
+        where: The device.
+        status: The exit status of the command.
+        parts: The parts that began.
+        stopped: Whether it was stopped by `GpuRun.stop`.
+    """
     if stopped:
         return f"Stopped. What was measured of {where.name} until then is kept and drawn."
     if status == 0:
@@ -84,58 +88,66 @@ def ended(where: Place, status: int, parts: list[PartProgress], *, stopped: bool
 
 
 def measured(where: Place) -> dict[str, str]:
-    """Return sweep -> date of its record on this device, for those that have one and a figure."""
-    newest = {sweep: recorded_gemm(sweep, where.device.type)[:1] for sweep in FIGURES}
-    return {
-        sweep: found[0].date
-        for sweep, found in newest.items()
-        if found and found[0].device == where.name
-    }
+    """Return the date of the newest record of each sweep in `FIGURES`, by the sweep's name.
+
+    A sweep whose newest record is of another device is left out.
+    """
+    dates = {}
+    for sweep in FIGURES:
+        records = recorded_gemm(sweep, where.device.type)
+        if records and records[0].device == where.name:
+            dates[sweep] = records[0].date
+    return dates
 
 
 def pictures(where: Place) -> list[dict[str, str]]:
-    """Return the figures of this device, in the lesson's order.
+    """Return the figures of this device, in the order of `FIGURES`.
 
-    Each has "src", a PNG as a data URL, and "alt", what it shows.
-
-    One that cannot be drawn, since too little was measured for it, has no "src", and "alt" says
-    why.
+    Each has "src", a PNG as a data URL, and "alt", its description. If too little was measured to
+    draw a figure, "src" is "" and "alt" is the reason.
     """
-    found = []
+    drawn = []
     for sweep in measured(where):
         try:
             figure = FIGURES[sweep]()
             alt = f"{figure.get_suptitle()} {figure.get_supxlabel()}".replace("\n", " ").strip()
-            found.append({"src": data_url(png(figure)), "alt": alt})
+            drawn.append({"src": data_url(png(figure)), "alt": alt})
         except ValueError as too_little:
-            found.append({"src": "", "alt": f"{sweep} is not drawn: {too_little}"})
-    return found
+            drawn.append({"src": "", "alt": f"{sweep} is not drawn: {too_little}"})
+    return drawn
 
 
 def paces(where: Place) -> list[str]:
     """Return a sentence for each task timed on this device: steps a second in FP32 and FP16."""
-    files = recorded_files(f"checks/{where.slug}/tasks.jsonl").values()
-    lines = [line for path in files for line in read_file(path).lines]
-    rates = [(line["item"].removeprefix("pace "), line.get("steps_per_second")) for line in lines]
-    return [f"{task}: {throughput_sentence(each, where.name)}" for task, each in rates if each]
+    sentences = []
+    for path in recorded_files(f"checks/{where.slug}/tasks.jsonl").values():
+        for line in read_file(path).lines:
+            task = line["item"].removeprefix("pace ")
+            rates = line.get("steps_per_second")
+            if rates:
+                sentences.append(f"{task}: {throughput_sentence(rates, where.name)}")
+    return sentences
 
 
 class GpuRun(LabWidget, folder="gpu_run"):
-    """Measures this machine's GPU in three minutes, and shows what it turned out to do.
+    """Button that measures this machine's GPU in three minutes, with the figures of the result.
 
     Args:
-        where: what is measured; None takes the GPU, and if there is none the button is disabled.
-        command: what measures it, called with `--progress FILE`; None is `labkit gpu --quick`.
+        where: The device; None for the GPU. Without a GPU the button is disabled.
+        command: The command that measures, which is called with `--progress FILE`; None for
+            `labkit gpu --quick`.
     """
 
-    # no gpu, ready, running, done, stopped, failed
+    # "no gpu", "ready", "running", "done", "stopped" or "failed".
     phase = traitlets.Unicode("ready").tag(sync=True)
-    part = traitlets.Int(0).tag(sync=True)  # which part runs, from 1
+    # The number of the part that runs, from 1; 0 before the first one.
+    part = traitlets.Int(0).tag(sync=True)
+    # The number of all parts.
     parts = traitlets.Int(1).tag(sync=True)
     sentence = traitlets.Unicode().tag(sync=True)
-    # what the command said, its last lines
+    # The last lines that the command printed.
     printed = traitlets.Unicode().tag(sync=True)
-    # src and alt of each
+    # See `pictures`.
     pictures = traitlets.List(traitlets.Dict()).tag(sync=True)
     paces = traitlets.List(traitlets.Unicode()).tag(sync=True)
 
@@ -145,7 +157,7 @@ class GpuRun(LabWidget, folder="gpu_run"):
         self._process: LineProcess | None = None
         self._stopped = False
         self._lines: list[str] = []
-        # of the file of progress
+        # The folder of the file of progress.
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         super().__init__()
         if self.where.emulated:
@@ -163,7 +175,7 @@ class GpuRun(LabWidget, folder="gpu_run"):
         self.on_msg(self._on_message)
 
     def start(self) -> None:
-        """Begin to measure; while it runs, and if there is no GPU, this does nothing."""
+        """Begin a measurement. While one runs, and without a GPU, this does nothing."""
         with self._lock:
             if self.phase in ("running", "no gpu"):
                 return
@@ -185,13 +197,13 @@ class GpuRun(LabWidget, folder="gpu_run"):
                 self.sentence = f"It could not be started: {error}"
 
     def stop(self) -> None:
-        """End the measurement; what it has kept by then is drawn."""
+        """End the measurement. The records that it has written by then are drawn."""
         if self._process is not None and self._process.running:
             self._stopped = True
             self._process.kill()
 
     def wait(self, timeout_s: float | None = None) -> str:
-        """Wait for the end of a measurement and return the sentence that says how it ended."""
+        """Wait for the end of a measurement, at most this long, and return the sentence."""
         if self._process is not None:
             self._process.wait(timeout_s)
         return str(self.sentence)
@@ -201,7 +213,11 @@ class GpuRun(LabWidget, folder="gpu_run"):
         super().close()
 
     def _on_message(self, _: object, content: dict[str, Any], __: object) -> None:
-        {"start": self.start, "stop": self.stop}[content["do"]]()
+        match content.get("do"):
+            case "start":
+                self.start()
+            case "stop":
+                self.stop()
 
     def _on_line(self, printed: bytes) -> None:
         line = printed.decode(errors="replace").rstrip("\r\n")
@@ -215,7 +231,8 @@ class GpuRun(LabWidget, folder="gpu_run"):
             self.part = parts[-1].number
             self.parts = parts[-1].of
             self.sentence = in_words(parts[-1])
-            self._draw()  # what the part before it has kept
+            # The parts before this one have written their records.
+            self._draw()
 
     def _on_end(self, status: int) -> None:
         parts = self._parts()
@@ -235,7 +252,7 @@ class GpuRun(LabWidget, folder="gpu_run"):
         return Path(self._folder.name) / "progress.jsonl"
 
     def _parts(self) -> list[PartProgress]:
-        """Return how far the parts are; none before the command has begun the file."""
+        """Return the parts that have begun; none if the file of progress does not exist yet."""
         try:
             return read_progress(self._progress)
         except FileNotFoundError:
@@ -248,12 +265,8 @@ class GpuRun(LabWidget, folder="gpu_run"):
         try:
             self.pictures = pictures(self.where)
             self.paces = paces(self.where)
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-        ) as error:
-            # a record that was damaged: the others' cells say so, too
+        # A record that was damaged.
+        except (OSError, ValueError, KeyError) as error:
             self.sentence = f"{self.sentence} What was measured could not be drawn: {error}"
 
     def still(self) -> dict[str, Any]:

@@ -6,15 +6,23 @@ import { h, required } from "../base/elements.js";
 
 /** @import { Cast, Row } from "./view.js" */
 
-const LANE = 26; // pixels between two lanes
-const BEND = 14; // above its reader a line leaves its lane
-const WEIGHTS = 10; // where the weights stand, left of all lanes
+// Lengths in pixels: the distance of two lanes, the height above an operation at which a line leaves
+// its lane, and the position of the weights, left of all lanes.
+const LANE = 26;
+const BEND = 14;
+const WEIGHTS = 10;
+
+/**
+ * The number of passes that have visited an operation after each pass. What a pass finds is shown
+ * from then on.
+ */
+export const AFTER_PASS = { colour: 1, propagate: 2, insert: 3, cancel: 4, hoist: 5 };
 
 // --- lanes ---------------------------------------------------------------------------------------
 
 /**
- * The lane of each tensor, by the number of the operation that returns it; inputs of the network
- * are -1, -2, ...
+ * Return the lane of each tensor, by the index of the operation that returns it, and the number of
+ * lanes. Inputs of the network have the indices -1, -2, ...
  *
  * @param {readonly Pick<Row, "takes">[]} rows
  */
@@ -23,15 +31,15 @@ export function lanesOf(rows) {
   const inputs = [...new Set(rows.flatMap(({ takes }) => takes))]
     .filter((from) => from < 0)
     .sort((a, b) => b - a);
-  /** @type {(number | null)[]} */
-  const busy = [...inputs]; // lane -> whose result it carries
+  /** @type {(number | null)[]} the tensor in each lane; null if the lane is free */
+  const busy = [...inputs];
   /** @type {Record<number, number>} */
   const lane = Object.fromEntries(inputs.map((from, i) => [from, i]));
   for (const [i, { takes }] of rows.entries()) {
     for (const [at, from] of busy.entries()) {
       if (from !== null && (lastReader[from] ?? -1) <= i) busy[at] = null;
     }
-    // It goes on in the lane of what it reads last, where there is one.
+    // A result takes the lane of an input that this operation is the last to read, if there is one.
     const own = takes.map((from) => lane[from]).filter((at) => busy[at] === null);
     const free = own.length ? Math.min(...own) : busy.indexOf(null);
     lane[i] = free < 0 ? busy.length : free;
@@ -41,7 +49,7 @@ export function lanesOf(rows) {
 }
 
 /**
- * The last operation that reads each tensor.
+ * Return the index of the last operation that reads each tensor.
  *
  * @param {readonly Pick<Row, "takes">[]} rows
  */
@@ -57,13 +65,16 @@ function lastReaders(rows) {
 // --- shapes --------------------------------------------------------------------------------------
 
 /**
+ * The line of a tensor.
+ *
  * @typedef {object} Line
  * @property {Element} element
- * @property {number | null} from The tensor that it carries; null: a weight.
- * @property {boolean} shared Whether it goes to the one cast of a weight that is used again.
+ * @property {number | null} from The index of the tensor; null for a weight.
+ * @property {boolean} shared Whether it connects an operation with the cast of a weight that an
+ *   earlier operation made.
  */
 
-/** @typedef {{ node: Element, lines: Line[], casts: [Cast, Element][] }} DrawnRow */
+/** @typedef {{ node: Element, lines: Line[], casts: [Cast, Element][] }} DrawnRow an operation */
 
 /**
  * A graph that is being drawn.
@@ -78,7 +89,8 @@ function lastReaders(rows) {
 
 function emptySvg() {
   const holder = h("div");
-  holder.innerHTML = "<svg></svg>"; // its namespace is the browser's own
+  // The browser's parser gives the element the namespace of SVG.
+  holder.innerHTML = "<svg></svg>";
   /** @type {SVGSVGElement} */
   const svg = required(holder, "svg");
   svg.setAttribute("class", "gr-graph");
@@ -101,7 +113,8 @@ function addShape({ element }, tag, attributes) {
 }
 
 /**
- * The lines of the tensors that an operation reads: down its lane, and over to the operation.
+ * Draw two lines for each tensor that an operation reads: down the tensor's lane, and from there to
+ * the operation.
  *
  * @param {Sheet} sheet
  * @param {number} i the operation's row
@@ -133,7 +146,7 @@ function tensorLine(sheet, from, format, d) {
 }
 
 /**
- * A line that carries a weight.
+ * Draw the line of a weight.
  *
  * @param {Sheet} sheet
  * @param {string} format
@@ -148,7 +161,7 @@ function weightLine(sheet, format, d, shared) {
 }
 
 /**
- * The casts of an operation, and the lines of its weights.
+ * Draw the casts of an operation, and the lines of its weights.
  *
  * @param {Sheet} sheet
  * @param {number} i the operation's row
@@ -170,8 +183,9 @@ function drawCasts(sheet, i) {
     }
     const key = `${cast.tensor} ${cast.to}`;
     const first = castAt.get(key);
-    if (first === undefined) castAt.set(key, y(i));
-    else if (first !== y(i)) {
+    if (first === undefined) {
+      castAt.set(key, y(i));
+    } else if (first !== y(i)) {
       lines.push(weightLine(sheet, cast.to, `M${WEIGHTS} ${first}V${y(i)}`, true));
     }
     knots.push([cast, castKnot(sheet, WEIGHTS + 1, y(i), cast)]);
@@ -180,7 +194,7 @@ function drawCasts(sheet, i) {
 }
 
 /**
- * A diamond.
+ * Draw a cast as a diamond.
  *
  * @param {Sheet} sheet
  * @param {number} x
@@ -201,16 +215,16 @@ export function drawnGraph(rows) {
   const width = WEIGHTS + LANE * (count + 1);
   /** @param {number} from */
   const x = (from) => WEIGHTS + LANE * (lane[from] + 1);
-  /** @type {DrawnRow[]} */
-  let shown = []; // empty until it is drawn
+  /** @type {DrawnRow[]} empty until the graph is drawn */
+  let shown = [];
   element.style.width = `${width}px`;
 
   return {
     element,
     width,
     /**
-     * @param {readonly number[]} ys where the rows are
-     * @param {number} top where the inputs of the network are
+     * @param {readonly number[]} ys the vertical positions of the rows
+     * @param {number} top the vertical position of the inputs of the network
      */
     draw(ys, top) {
       /** @type {Sheet} */
@@ -241,20 +255,22 @@ export function drawnGraph(rows) {
       });
     },
     /**
-     * @param {readonly number[]} done how many passes have looked at each operation
-     * @param {number} now at which one a pass looks; -1: none
+     * @param {readonly number[]} done the number of passes that have visited each operation
+     * @param {number} now the index of the operation that a pass visits; -1 for none
      */
     set(done, now) {
       for (const [i, row] of shown.entries()) {
-        row.node.classList.toggle("gr-told", done[i] >= 2);
+        row.node.classList.toggle("gr-told", done[i] >= AFTER_PASS.propagate);
         row.node.classList.toggle("gr-looked", i === now);
         for (const { element: line, from, shared } of row.lines) {
-          const teller = from === null || from < 0 ? i : from;
-          line.classList.toggle("gr-told", done[teller] >= 2);
-          if (shared) line.classList.toggle("gr-unseen", done[i] < 5);
+          // The format of a result is known with its operation; weights and inputs have none.
+          const source = from === null || from < 0 ? i : from;
+          line.classList.toggle("gr-told", done[source] >= AFTER_PASS.propagate);
+          if (shared) line.classList.toggle("gr-unseen", done[i] < AFTER_PASS.hoist);
         }
         for (const [cast, knot] of row.casts) {
-          knot.classList.toggle("gr-out", done[i] < 3 || castGone(cast, done[i]));
+          const isOut = done[i] < AFTER_PASS.insert || castGone(cast, done[i]);
+          knot.classList.toggle("gr-out", isOut);
         }
       }
     },
@@ -262,11 +278,12 @@ export function drawnGraph(rows) {
 }
 
 /**
- * Whether a cast has been taken out.
+ * Return whether a pass has removed a cast.
  *
  * @param {Cast} cast
- * @param {number} done how many passes have looked at its operation
+ * @param {number} done the number of passes that have visited its operation
  */
 export function castGone(cast, done) {
-  return (done > 3 && cast.fate === "cancelled") || (done > 4 && cast.times === 0);
+  if (cast.fate === "cancelled" && done >= AFTER_PASS.cancel) return true;
+  return cast.times === 0 && done >= AFTER_PASS.hoist;
 }

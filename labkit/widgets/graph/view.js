@@ -1,5 +1,5 @@
-// The passes over a graph. Python traces the network and sends its operations and a sentence for
-// each position of the passes; the page shows what they have found up to a position.
+// The passes over a graph. Python traces the network, and sends its operations and the sentence of
+// each position. The page shows the results of the passes up to a position.
 
 import { headed, segmented, sentence, slider, walker } from "../base/controls.js";
 import { h, required } from "../base/elements.js";
@@ -7,7 +7,7 @@ import { whenUnseen } from "../base/kernel.js";
 import { watch } from "../base/model.js";
 import { view } from "../base/root.js";
 import { filledChip, givesCell, operationName } from "../ledger/cells.js";
-import { castGone, drawnGraph } from "./drawn.js";
+import { AFTER_PASS, castGone, drawnGraph } from "./drawn.js";
 
 /** @import { Life } from "../base/lifetime.js" */
 /** @import { Model } from "../base/model.js" */
@@ -25,26 +25,30 @@ import { castGone, drawnGraph } from "./drawn.js";
  *
  * @typedef {object} Row
  * @property {string} op The name of the operation.
- * @property {string} list
- * @property {string} why
- * @property {string} result The format of what it returns; "" where it has none.
+ * @property {string} list The list of autocast that it is on.
+ * @property {string} why Why it is on this list.
+ * @property {string} result The format of its result; "" if that has no floating-point numbers.
  * @property {Cast[]} casts
- * @property {number[]} takes The rows that return what it reads; -1, -2, ...: inputs.
+ * @property {number[]} takes The indices of the rows whose results it reads; -1, -2, ... are inputs
+ *   of the network.
  */
 
 /**
+ * A cast of an input of an operation.
+ *
  * @typedef {object} Cast
  * @property {string} text
  * @property {string} to The name of a format.
  * @property {"stays" | "cancelled" | "hoisted"} fate
- * @property {number} times How often a step makes it: 1 or 0.
- * @property {number} tensor
- * @property {number | null} origin The row that returned the tensor; -1, -2, ...: an input; null: a
- *   weight.
+ * @property {number} times How many times a step makes the cast: 1 or 0.
+ * @property {number} tensor The number of the tensor.
+ * @property {number | null} origin The index of the row that returned the tensor; -1, -2, ... for an
+ *   input of the network, null for a weight.
  */
 
 const HEADS = ["operation", "list", "gives", "casts"];
-const LOOK_MS = 420; // between two looks while playing
+// The time between two positions while playing.
+const LOOK_MS = 420;
 const KEY =
   "\u25a1 input   \u25cf operation, in the colour of what it returns   " +
   "\u25c6 cast; on the left edge: of a weight";
@@ -70,18 +74,18 @@ function graphRow({ op, list, result, casts }) {
   return {
     element,
     /**
-     * @param {number} done how many passes have looked at it
-     * @param {boolean} now whether one looks just now
+     * @param {number} done the number of passes that have visited the operation
+     * @param {boolean} now whether a pass visits it at this position
      */
     set(done, now) {
       element.classList.toggle("gr-now", now);
-      listed.classList.toggle("gr-unseen", done < 1);
-      gives.classList.toggle("gr-unseen", done < 2);
+      listed.classList.toggle("gr-unseen", done < AFTER_PASS.colour);
+      gives.classList.toggle("gr-unseen", done < AFTER_PASS.propagate);
       for (const { cast, element: chip } of chips) {
-        const once = cast.fate === "hoisted" && cast.times === 1;
-        chip.classList.toggle("gr-unseen", done < 3);
+        const isShared = cast.fate === "hoisted" && cast.times === 1;
+        chip.classList.toggle("gr-unseen", done < AFTER_PASS.insert);
         chip.classList.toggle("gr-gone", castGone(cast, done));
-        chip.classList.toggle("lk-filled", done > 4 && once);
+        chip.classList.toggle("lk-filled", isShared && done >= AFTER_PASS.hoist);
       }
     },
   };
@@ -93,7 +97,7 @@ function middleOf(element) {
 }
 
 /**
- * The table of operations, and the graph beside it.
+ * Return the table of operations, and the graph beside it.
  *
  * @param {readonly Row[]} rows
  */
@@ -107,14 +111,14 @@ function graphRoom(rows) {
   return {
     element,
     table,
-    /** Draw the graph where the table's rows are. */
+    /** Draw the graph, with each operation at the height of its row. */
     draw() {
       const ys = lines.map((line) => middleOf(line.element));
       graph.draw(ys, middleOf(required(table, "thead")));
     },
     /**
-     * @param {readonly number[]} done how many passes have looked at each operation
-     * @param {number} now at which one a pass looks; -1: none
+     * @param {readonly number[]} done the number of passes that have visited each operation
+     * @param {number} now the index of the operation that a pass visits; -1 for none
      */
     set(done, now) {
       for (const [i, line] of lines.entries()) line.set(done[i], i === now);
@@ -164,10 +168,11 @@ function fillGraph(root, model, life) {
 
   function show() {
     const position = model.get("position");
+    // At position 0 no pass has begun, and `visited` is 0.
     const pass = Math.floor((position - 1) / count);
-    const looked = ((position - 1) % count) + 1;
-    const done = rows.map((_, i) => (position === 0 ? 0 : pass + Number(i < looked)));
-    const now = position > 0 && position < last ? looked - 1 : -1;
+    const visited = position === 0 ? 0 : ((position - 1) % count) + 1;
+    const done = rows.map((_, i) => Math.max(0, pass) + Number(i < visited));
+    const now = position > 0 && position < last ? visited - 1 : -1;
     room.set(done, now);
     where.set(position);
     play.element.toggleAttribute("data-invites", position === last);

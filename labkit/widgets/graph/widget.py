@@ -1,11 +1,10 @@
 """The five passes that decide all casts of a network before it runs, played operation by operation.
 
-Idea: the network is traced, and what autocast decided is laid out again in the order in which a
-compiler decides:
-colour, propagate, insert, cancel, hoist. A slider selects one look of one pass at one operation.
+The network is traced, and the decisions of autocast are shown in the order in which a compiler
+makes them, as five passes: colour, propagate, insert, cancel, hoist. A slider selects the visit of
+one pass to one operation.
 
-Invariant: rows come from a run that happened (`labkit.amp.explain`); a position always shows the
-same.
+Invariant: rows come from a forward pass that was run (`labkit.amp.explain`).
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.widget import LabWidget, limited
 from labkit.widgets.ledger.widget import list_of
 
+# Name of a pass -> the question that it answers for each operation.
 PASSES = {
     "colour": "which list is each operation on?",
     "propagate": "which format comes out of each?",
@@ -40,18 +40,34 @@ WHY_STATIC = why_still(
 
 
 def row_view(row: GraphRow) -> dict[str, Any]:
-    """Return what the browser needs to draw an operation."""
-    fields = ("to", "fate", "times", "tensor", "origin")
+    """Return an operation and its casts as JSON (`Row` and `Cast` of view.js)."""
     casts = [
-        {"text": _text(cast), **{name: getattr(cast, name) for name in fields}}
+        {
+            "text": _text(cast),
+            "to": cast.to,
+            "fate": cast.fate,
+            "times": cast.times,
+            "tensor": cast.tensor,
+            "origin": cast.origin,
+        }
         for cast in row.casts
     ]
-    head = {"op": row.op, "list": list_of(row.rule), "why": row.why, "result": row.result}
-    return {**head, "casts": casts, "takes": list(row.takes)}
+    return {
+        "op": row.op,
+        "list": list_of(row.rule),
+        "why": row.why,
+        "result": row.result,
+        "casts": casts,
+        "takes": list(row.takes),
+    }
 
 
 def explained_lines(explanation: Explanation) -> list[str]:
-    """Return a sentence for an operation before the first pass, after each pass, and at the end."""
+    """Return the sentence of each position of the slider.
+
+    The first position is before all passes. Then each pass visits each operation. At the last
+    position the sentence is about the whole graph, instead of the last visit.
+    """
     between = [f"{name}: {_look(name, row)}" for name in PASSES for row in explanation.rows]
     return [
         "A forward pass as it was called. Five passes decide its casts, once.",
@@ -61,16 +77,16 @@ def explained_lines(explanation: Explanation) -> list[str]:
 
 
 def _text(cast: GraphCast) -> str:
+    """Return a cast as text, such as "weight FP32 → FP16"."""
     return f"{cast.name} {cast.source} → {cast.to}"
 
 
 def _look(name: str, row: GraphRow) -> str:
-    """Say what a pass finds at an operation."""
+    """Return the sentence of a visit of a pass to an operation."""
     match name:
         case "colour":
-            return (
-                f"{row.op} is on the {list_of(row.rule)} list. {row.why[:1].upper()}{row.why[1:]}."
-            )
+            why = row.why[:1].upper() + row.why[1:]
+            return f"{row.op} is on the {list_of(row.rule)} list. {why}."
         case "propagate":
             return f"{row.op} returns {row.result or 'no floating-point numbers'}."
         case "insert" if not row.casts:
@@ -82,7 +98,8 @@ def _look(name: str, row: GraphRow) -> str:
                 "and write."
             )
         case "cancel":
-            if gone := [_text(cast) for cast in row.casts if cast.fate == "cancelled"]:
+            gone = [_text(cast) for cast in row.casts if cast.fate == "cancelled"]
+            if gone:
                 return f"at {row.op}, {', '.join(gone)} repeats an existing cast, and goes."
             return f"at {row.op} there is nothing to take out."
     shared = next((cast for cast in row.casts if cast.fate == "hoisted"), None)
@@ -113,19 +130,19 @@ class TwoScores(nn.Module):
 
 
 class CastPasses(LabWidget, folder="graph"):
-    """The passes that turn a network into a graph without decisions, played over its operations.
+    """The passes that decide all casts of a network before it runs, operation by operation.
 
     Args:
-        model: a module with FP32 weights, or None for a small one of the lab's.
-        inputs: what it is called with.
-        format: FP16 or BF16.
+        model: A module with FP32 weights; None for `TwoScores`.
+        *inputs: The arguments of its forward pass; ignored without a model.
+        format: The 16-bit format, FP16 or BF16.
 
-    What can be read and set: `position`, from 0 to five looks at each operation; at first the last.
-    What can be read: `sentence`, `explanation`.
+    Trait to read and set: `position`, from 0 (before all passes) to five times the number of
+    operations, where it begins. To read: `sentence` (that of the position) and `explanation`.
 
     Raises:
-        ValueError: the network has no graph; the message has the line and the reason.
-        TraitError: the position does not exist.
+        ValueError: The network has no graph; the message has the line and the reason.
+        TraitError: The position does not exist.
 
     >>> passes = CastPasses()
     >>> passes.position = 1
@@ -139,14 +156,16 @@ class CastPasses(LabWidget, folder="graph"):
     _passes: traitlets.List[list[str]] = traitlets.List().tag(sync=True)
 
     def __init__(self, model: nn.Module | None = None, *inputs: Any, format: Format = FP16) -> None:
-        given = (torch.ones(8, 16), torch.ones(8, 16)) if model is None else inputs
-        model = TwoScores() if model is None else model
+        if model is None:
+            model = TwoScores()
+            inputs = (torch.ones(8, 16), torch.ones(8, 16))
         graph = CastGraph(model, format)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         with one_thread(), preserve_rng(device):
-            for _ in range(2):  # traced, then run
+            # The first call traces the graph, the second one runs it.
+            for _ in range(2):
                 with half_storage(device), autocast(format):
-                    graph(*given)
+                    graph(*inputs)
         self.explanation = explain(graph)
         rows = [row_view(row) for row in self.explanation.rows]
         said = explained_lines(self.explanation)

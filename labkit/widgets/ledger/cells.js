@@ -3,7 +3,7 @@
 import { h } from "../base/elements.js";
 
 /**
- * The name of an operation.
+ * Return the name of an operation.
  *
  * @param {string} text
  */
@@ -11,13 +11,13 @@ export function operationName(text) {
   return h("span", { class: "lg-op", text });
 }
 
-/** The cell of what an operation gives. */
+/** Return the empty cell for the format of an operation's result. */
 export function givesCell() {
   return h("td", { class: "lg-gives" });
 }
 
 /**
- * A format, filled with its colour.
+ * Return the name of a format on its colour.
  *
  * @param {string} name
  */

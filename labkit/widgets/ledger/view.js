@@ -22,9 +22,14 @@ import { filledChip, givesCell, operationName } from "./cells.js";
  * @property {{ title: string, lists: string[], formats: string[] }} _about
  */
 
-/** @typedef {Record<string, string>} Moves key of a row -> the list that it is moved to */
-/** @typedef {Pick<Traits, "_mark" | "_rows" | "sentence">} Ran What a forward pass decides. */
-/** @typedef {Traits & { _states?: Record<string, Ran> }} PageTraits A page may have more. */
+/** @typedef {Record<string, string>} Moves key of a row -> the list to which it is moved */
+/** @typedef {Pick<Traits, "_mark" | "_rows" | "sentence">} Ran the traits after a forward pass */
+
+/**
+ * The traits in a page without a kernel, which also has the results of single moves.
+ *
+ * @typedef {Traits & { _states?: Record<string, Ran> }} PageTraits
+ */
 
 /**
  * The largest error of one rounding.
@@ -41,20 +46,20 @@ import { filledChip, givesCell, operationName } from "./cells.js";
  * @typedef {object} Row
  * @property {string} key
  * @property {string} op The name of the operation.
- * @property {string} where
- * @property {string} why
- * @property {string} list
+ * @property {string} where The module that calls it.
+ * @property {string} why Why it is on its list.
+ * @property {string} list The list that it is on.
  * @property {string} home Its own list.
- * @property {boolean} moved
+ * @property {boolean} moved Whether it is on another list than its own.
  * @property {string[]} takes The formats of its inputs.
- * @property {string} ran The format it ran in; "" where it did not run.
+ * @property {string} ran The format in which it ran; "" if it did not run.
  * @property {boolean} cast Whether its inputs were cast.
- * @property {string} gives The format of its result; "" where there is none.
- * @property {number} bar The length of its error, from 0 to 1.
- * @property {string} error
- * @property {string} flag What stands there in place of the error.
- * @property {string} detail
- * @property {string} problem
+ * @property {string} gives The format of its result; "" if there is none.
+ * @property {number} bar The length of the bar of its error, from 0 to 1.
+ * @property {string} error The relative error as text.
+ * @property {string} flag The text that is shown instead of the error; "" for none.
+ * @property {string} detail The sentence about the row.
+ * @property {string} problem Why it was refused; "" if it was not.
  */
 
 const HEADS = {
@@ -133,7 +138,7 @@ function ledgerRow(row, lists, onMove) {
     element,
     /**
      * @param {Row} now
-     * @param {string | undefined} before what the operation above gives
+     * @param {string | undefined} before the format of the result of the operation above
      */
     set(now, before) {
       element.classList.toggle("lg-moved", now.moved);
@@ -182,7 +187,8 @@ function ledgerTable(lists, onMove) {
 // --- moves ---------------------------------------------------------------------------------------
 
 /**
- * What a page without a kernel knows of a forward pass with these moves.
+ * Return the traits after a forward pass with some moves, if the page has them (`page_state` of
+ * widget.py).
  *
  * @param {Model<PageTraits>} model
  * @param {Moves} overrides
@@ -196,8 +202,8 @@ function ranBefore(model, overrides) {
 }
 
 /**
- * What moves operations. A page without a kernel shows the latest move alone where it does not know
- * all of them.
+ * Return functions that move operations. If a page without a kernel does not have the result of all
+ * moves together, it shows the last move alone.
  *
  * @param {Model<PageTraits>} model
  */
@@ -263,10 +269,11 @@ function fillLedger(root, model, life) {
   const words = sentence();
   const detail = h("p", { class: "lg-detail" });
   const legend = h("p", { class: "lk-quiet" });
-  let looked = ""; // the row that the pointer or the focus is on
+  // The key of the row with the pointer or the focus.
+  let pointedKey = "";
 
-  function tell() {
-    const row = model.get("_rows").find((one) => one.key === looked);
+  function showDetail() {
+    const row = model.get("_rows").find((one) => one.key === pointedKey);
     detail.replaceChildren(rich(row ? row.detail : POINT_AT_ONE));
   }
 
@@ -280,7 +287,7 @@ function fillLedger(root, model, life) {
           `the mark at ${text} ${costs}`,
       ),
     );
-    tell();
+    showDetail();
     formats.set(model.get("format_name"));
     table.set(model.get("_rows"));
     words.say(model.get("sentence"));
@@ -293,8 +300,8 @@ function fillLedger(root, model, life) {
     life.listen(table.element, type, (event) => {
       /** @type {HTMLElement | null} */
       const row = placeOf(event).closest("tr[data-key]");
-      looked = row?.dataset.key ?? looked;
-      tell();
+      pointedKey = row?.dataset.key ?? pointedKey;
+      showDetail();
     });
   }
   watch(life, model, ["_rows", "sentence", "format_name"], show);

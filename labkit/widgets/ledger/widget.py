@@ -1,11 +1,13 @@
 """Ledger of a forward pass: the dtype of each operation, and the effect of another list.
 
-`labkit.amp.ledger` measures; here its rows become words, names of formats and lengths of bars. Each
-row has its list as four buttons. Moving an operation runs the forward pass again, twice, under
-autocast and in FP32. A page without a kernel has the states that one move reaches (`page_state`).
+`labkit.amp.ledger` measures each operation; here its rows become words, names of formats and
+lengths of bars. In each row, buttons move the operation to another list. Then the forward pass runs
+again, under autocast and in FP32. A page without a kernel has the results of each single move
+(`page_state`).
 
-Invariant: rows and sentence belong to `overrides` and `format_name`, and come from a run; the
-sentence is about the first thing that went wrong in the rows.
+Invariant: rows and sentence come from a forward pass with the current `overrides` and
+`format_name`. The sentence is about the first operation that was refused, or else the first one
+that overflowed.
 """
 
 from __future__ import annotations
@@ -27,9 +29,10 @@ from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.number_words import brief
 from labkit.widgets.base.widget import LabWidget, limited
 
-BAR = 24  # the error bar goes from 2^-24, where FP32 itself rounds, to 1
+# A bar begins at the error 2^-BAR, that of one rounding to FP32, and ends at 1.
+BAR = 24
 LISTS = {"allow": Rule.ALLOW, "deny": Rule.DENY, "promote": Rule.PROMOTE, "keep": Rule.KEEP}
-# both mean: in FP32
+# Operations with these rules run in FP32, as those on the deny list.
 _SHOWN_AS = {rule: "deny" for rule in Rule if rule.value in ("set dtype", "append dtype")}
 WHY_STATIC = why_still(
     'to move operations, or go on in code: board.move("exp", "allow"); print(board.sentence)',
@@ -47,18 +50,24 @@ def list_of(rule: Rule) -> str:
 
 
 def relative(error: float) -> str:
-    """Write a relative error as a person reads it.
+    """Return a relative error as text, in percent with two digits.
 
     >>> [relative(error) for error in (0.0, 3e-9, 4.7e-6, 0.00036, 0.0214, 1.3, math.inf)]
     ['exact', '<0.0001%', '0.00047%', '0.036%', '2.1%', '130%', 'inf']
     """
-    if error == 0 or not math.isfinite(error):
-        return "exact" if error == 0 else "inf"
-    return f"{Decimal(f'{100 * error:.2g}'):f}%" if error >= 1e-6 else "<0.0001%"
+    if error == 0:
+        return "exact"
+    if not math.isfinite(error):
+        return "inf"
+    if error < 1e-6:
+        return "<0.0001%"
+    # A Decimal is written without an exponent: 0.00047.
+    percent = Decimal(f"{100 * error:.2g}")
+    return f"{percent:f}%"
 
 
 def mark(format: Format) -> dict[str, Any]:
-    """Return the largest error of one rounding to a format, after its place on a bar, 0 to 1.
+    """Return the largest error of one rounding to a format, as JSON (`Mark` of view.js).
 
     >>> from labkit.formats import FP16
     >>> mark(FP16)["text"]
@@ -72,7 +81,7 @@ def mark(format: Format) -> dict[str, Any]:
 
 
 def ran_in(row: LedgerRow) -> str:
-    """Return the name of the format an operation ran in, "" if it did not run."""
+    """Return the name of the format in which an operation ran; "" if it did not run."""
     what = row.to or row.result
     if what is None:
         return ""
@@ -80,7 +89,7 @@ def ran_in(row: LedgerRow) -> str:
 
 
 def row_view(row: LedgerRow) -> dict[str, Any]:
-    """Return what the browser needs to draw a row."""
+    """Return a row as JSON (`Row` of view.js)."""
     takes = list(dict.fromkeys(format_of(dtype).name for dtype in row.input_dtypes))
     why = f"{row.rule.value}: {row.why}" if row.rule in _SHOWN_AS else row.why
     flag = f"{row.overflowed:,} inf or NaN" if row.overflowed else ""
@@ -109,16 +118,14 @@ def row_view(row: LedgerRow) -> dict[str, Any]:
 
 
 def sentence(rows: Sequence[LedgerRow], before: float, format: Format) -> str:
-    """Return a sentence or two on what happens in this forward pass.
+    """Return one or two sentences about a forward pass.
 
-    `before` is the error of the last result with every operation on its own list.
+    Args:
+        rows: The operations of the forward pass.
+        before: The relative error of the last result with every operation on its own list.
+        format: The format to which autocast casts.
     """
-    places = [f"{row.op} on the {list_of(row.rule)} list" for row in rows if row.moved]
-    unique = list(dict.fromkeys(places))
-    moved = ""
-    if places:
-        shown = " and ".join(unique) if len(unique) < 3 else f"{len(places)} operations moved"
-        moved = f"With {shown}, "
+    moved = _moved(rows)
     last = rows[-1]
     stopped = next((row for row in rows if row.problem), None)
     if stopped is not None:
@@ -126,53 +133,64 @@ def sentence(rows: Sequence[LedgerRow], before: float, format: Format) -> str:
         return f"{moved}{stopped.op} is refused: {_first_line(stopped.problem)}.{after}"
     broken = next((row for row in rows if row.overflowed), None)
     if broken is not None:
-        size = math.prod(broken.shape)
-        which = (
-            f"{broken.overflowed:,} of its {size:,} results are" if size > 1 else "its result is"
-        )
-        after = (
-            " It reaches the last result."
-            if last.overflowed
-            else f" The last result survives and {_away(last.error)}."
-        )
-        where = f"where FP32 has up to {brief(broken.largest)}.{'' if broken is last else after}"
-        return f"{moved}{broken.op} overflows: {which} inf or NaN, {where}"
+        return f"{moved}{_overflow(broken, last)}"
     usual = f" ({relative(before)} when every operation is on its own list)" if moved else ""
-    said = f"{moved}{_counts(rows, format)}"
-    return f"{said[:1].upper()}{said[1:]}; the last result {_away(last.error)}{usual}."
+    text = f"{moved}{_counts(rows, format)}"
+    return f"{text[:1].upper()}{text[1:]}; the last result {_away(last.error)}{usual}."
+
+
+def _moved(rows: Sequence[LedgerRow]) -> str:
+    """Return the beginning of the sentence, about operations on other lists; "" without any."""
+    places = [f"{row.op} on the {list_of(row.rule)} list" for row in rows if row.moved]
+    if not places:
+        return ""
+    unique = list(dict.fromkeys(places))
+    # More of them would make the sentence too long.
+    if len(unique) > 2:
+        return f"With {len(places)} operations moved, "
+    return f"With {' and '.join(unique)}, "
+
+
+def _overflow(broken: LedgerRow, last: LedgerRow) -> str:
+    """Return the sentence about the first operation that overflows, and about the last result."""
+    size = math.prod(broken.shape)
+    which = "its result is"
+    if size > 1:
+        which = f"{broken.overflowed:,} of its {size:,} results are"
+    largest = brief(broken.largest)
+    text = f"{broken.op} overflows: {which} inf or NaN, where FP32 has up to {largest}."
+    if broken is last:
+        return text
+    if last.overflowed:
+        return f"{text} It reaches the last result."
+    return f"{text} The last result survives and {_away(last.error)}."
 
 
 def as_text(rows: Sequence[LedgerRow]) -> str:
-    """Write the ledger as a table of text."""
+    """Return the ledger as a table of text."""
     head = ("operation", "takes", "list", "gives", "error")
-    cells = [head]
+    lines = [head]
     for row in rows:
         view = row_view(row)
-        cells.append(
-            (
-                view["op"],
-                " ".join(view["takes"]),
-                view["list"],
-                view["gives"],
-                view["flag"] or view["error"],
-            )
-        )
-    widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
-    return "\n".join(
-        "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells
-    )
+        takes = " ".join(view["takes"])
+        error = view["flag"] or view["error"]
+        lines.append((view["op"], takes, view["list"], view["gives"], error))
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    texts = []
+    for line in lines:
+        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        texts.append("  ".join(cells).rstrip())
+    return "\n".join(texts)
 
 
 def _counts(rows: Sequence[LedgerRow], format: Format) -> str:
+    """Return how many operations run in each format, beginning with the format of autocast."""
     counts = Counter(ran_in(row) for row in rows)
-    names = sorted(counts, key=lambda name: name != format.name)
-    if len(names) == 1:
-        return f"all {len(rows)} operations run in {names[0]}"
-    first, *others = (f"{counts[name]} in {name}" for name in names)
-    return (
-        f"{first.replace(' in ', f' of these {len(rows)} operations run in ')} and "
-        f"{' and '.join(others)}"
-    )
+    first, *others = sorted(counts, key=lambda name: name != format.name)
+    if not others:
+        return f"all {len(rows)} operations run in {first}"
+    rest = " and ".join(f"{counts[name]} in {name}" for name in others)
+    return f"{counts[first]} of these {len(rows)} operations run in {first} and {rest}"
 
 
 def _first_line(problem: str) -> str:
@@ -180,22 +198,23 @@ def _first_line(problem: str) -> str:
 
 
 def _away(error: float) -> str:
-    return (
-        "equals FP32's"
-        if error == 0
-        else f"is {relative(error).replace('<', 'less than ')} away from FP32's"
-    )
+    """Return how far a result is from that of FP32, as the end of a sentence."""
+    if error == 0:
+        return "equals FP32's"
+    return f"is {relative(error).replace('<', 'less than ')} away from FP32's"
 
 
 def _length(error: float) -> float:
     """Return the length of an error's bar, 0 to 1, on a scale of powers of two."""
     if not math.isfinite(error):
         return 1.0
-    return min(max(1 + math.log2(error) / BAR, 0.0), 1.0) if error else 0.0
+    if error == 0:
+        return 0.0
+    return min(max(1 + math.log2(error) / BAR, 0.0), 1.0)
 
 
 def _detail(row: LedgerRow) -> str:
-    """Return all facts of a row in a sentence."""
+    """Return a sentence with all facts of a row, and the problem if it was refused."""
     shape = " × ".join(map(str, row.shape)) or "one number"
     facts = [f"{row.op} returns {shape}, up to {brief(row.largest)} in FP32"]
     if row.result is not None and math.isfinite(row.error):
@@ -204,26 +223,28 @@ def _detail(row: LedgerRow) -> str:
         facts.append(f"{row.overflowed:,} elements are inf or NaN")
     if row.lost:
         facts.append(f"{row.lost:,} elements are 0 here and not in FP32")
-    return f"{'; '.join(facts)}. {_first_line(row.problem) + '.' if row.problem else ''}".rstrip()
+    text = f"{'; '.join(facts)}."
+    if row.problem:
+        text += f" {_first_line(row.problem)}."
+    return text
 
 
 class CastLedger(LabWidget, folder="ledger"):
     """Operations of a forward pass under autocast: list, dtypes and error against FP32 of each.
 
     Args:
-        model: a module or any function of tensors, with FP32 weights.
-        inputs: what it is called with.
-        format: what autocast casts to, FP16 or BF16.
-        overrides: operations on other lists to begin with, by name or key: {"exp": "allow"}.
-        title: the heading.
+        model: A module or a function of tensors, with FP32 weights.
+        *inputs: The arguments of its forward pass.
+        format: The format to which autocast casts, FP16 or BF16.
+        overrides: Operations on other lists at first, by name or key: {"exp": "allow"}.
+        title: The heading of the table.
 
-    Traits to read and set: `overrides` (key -> name of a list), `format_name`. To read: `rows`,
-    `sentence`. Methods:
-    `move("exp", "allow")`, `reset()`.
+    Traits to read and set: `overrides` (key of an operation -> name of a list) and `format_name`.
+    To read: `rows` and `sentence`.
 
     Raises:
-        ValueError: the forward pass computes nothing in floating point.
-        TraitError: an operation that is not called, or a list or a format that does not exist.
+        ValueError: The forward pass computes no floating-point tensors.
+        TraitError: The operation is not called, or the list or the format does not exist.
 
     >>> import torch
     >>> board = CastLedger(lambda x: (x @ x).exp().sum(), torch.full((2, 2), 2.5))
@@ -253,6 +274,7 @@ class CastLedger(LabWidget, folder="ledger"):
     ) -> None:
         self._model = model
         self._inputs = inputs
+        # The rows with every operation on its own list, by the name of the format.
         self._plain: dict[str, tuple[LedgerRow, ...]] = {}
         self._formats = {row.name: row for row in (FP16, BF16, format)}
         if not self._usual(format):
@@ -270,13 +292,19 @@ class CastLedger(LabWidget, folder="ledger"):
         return self._measured
 
     def move(self, operation: str, to: str) -> None:
-        """Put an operation on a list: allow, deny, promote or keep.
+        """Move an operation to a list.
 
-        The operation "exp" means every call, "exp 2" the second one.
+        Args:
+            operation: "exp" for all calls of exp, "exp 2" for the second one.
+            to: "allow", "deny", "promote" or "keep".
+
+        Raises:
+            TraitError: The operation is not called, or the list does not exist.
         """
         self.overrides = {**self.overrides, **self._by_key({operation: to})}
 
     def reset(self) -> None:
+        """Move every operation back to its own list."""
         self.overrides = {}
 
     def _run(self, format: Format, moved: Mapping[str, Rule]) -> tuple[LedgerRow, ...]:
@@ -290,9 +318,13 @@ class CastLedger(LabWidget, folder="ledger"):
         return self._plain[format.name]
 
     def _by_key(self, overrides: Mapping[str, str]) -> dict[str, str]:
-        """Spell overrides by name out for each call."""
+        """Return overrides in which each name of an operation is replaced by the keys of its calls.
+
+        Raises:
+            TraitError: The operation is not called, or the list does not exist.
+        """
         usual = self._usual(self._formats[self.format_name])
-        found: dict[str, str] = {}
+        by_key: dict[str, str] = {}
         for name, to in overrides.items():
             keys = [row.key for row in usual if name in (row.key, row.op)]
             if not keys:
@@ -300,8 +332,8 @@ class CastLedger(LabWidget, folder="ledger"):
                 raise traitlets.TraitError(f"operation: expected one of {known}, got {name!r}")
             if to not in LISTS and all(list_of(row.home) != to for row in usual if row.key in keys):
                 raise traitlets.TraitError(f"list: expected one of {', '.join(LISTS)}, got {to!r}")
-            found |= dict.fromkeys(keys, to)
-        return found
+            by_key |= dict.fromkeys(keys, to)
+        return by_key
 
     @traitlets.validate("overrides")
     def _valid_overrides(self, proposal: dict[str, Any]) -> dict[str, str]:
@@ -323,27 +355,34 @@ class CastLedger(LabWidget, folder="ledger"):
                 setattr(self, name, value)
 
     def _traits_of(self, rows: tuple[LedgerRow, ...], format: Format) -> dict[str, Any]:
-        """Return the traits that rows decide."""
-        said = sentence(rows, self._usual(format)[-1].error, format)
-        return {"_mark": mark(format), "_rows": [row_view(row) for row in rows], "sentence": said}
+        """Return the traits that follow from the rows of a forward pass."""
+        return {
+            "_mark": mark(format),
+            "_rows": [row_view(row) for row in rows],
+            "sentence": sentence(rows, self._usual(format)[-1].error, format),
+        }
 
     def page_state(self) -> dict[str, Any]:
-        """Add the states that one move from the usual lists reaches, or a button.
+        """Return the state with the results of each move, for a page without a kernel.
 
-        A page has no kernel to run them.
+        They are the results of the usual lists, of all operations allowed, of all denied, and of
+        each operation on each other list. `ranBefore` of view.js finds them by the same keys.
         """
         states: dict[str, Any] = {}
         for name, format in self._formats.items():
             homes = {row.key: list_of(row.home) for row in self._usual(format)}
-            moves = [{}, *(dict.fromkeys(homes, to) for to in ("allow", "deny"))]
-            for chosen in (*moves, *({key: to} for key in homes for to in LISTS)):
+            moves: list[dict[str, str]] = [
+                {},
+                dict.fromkeys(homes, "allow"),
+                dict.fromkeys(homes, "deny"),
+            ]
+            moves += [{operation: to} for operation in homes for to in LISTS]
+            for chosen in moves:
                 moved = {key: to for key, to in sorted(chosen.items()) if to != homes[key]}
                 key = ";".join([name, *(f"{operation}={to}" for operation, to in moved.items())])
                 if key not in states:
-                    rows = self._run(
-                        format, {operation: LISTS[to] for operation, to in moved.items()}
-                    )
-                    states[key] = self._traits_of(rows, format)
+                    rules = {operation: LISTS[to] for operation, to in moved.items()}
+                    states[key] = self._traits_of(self._run(format, rules), format)
         return {**super().page_state(), "_states": states}
 
     def still(self) -> dict[str, Any]:

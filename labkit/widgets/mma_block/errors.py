@@ -1,11 +1,11 @@
 """Errors of long sums against K, for each accumulator, computed and drawn.
 
-The same FP16 operands go through every accumulator; what differs is where each rounds. Positive
-numbers show it best, since a sum that is always cut drifts down, and one that is rounded to nearest
-wanders about the truth.
+All accumulators add up the same products of FP16 numbers, and differ in where they round. The
+numbers are positive: so the error of a sum whose terms are cut off grows with K, while errors of
+rounding to nearest partly cancel.
 
-Invariant: every point is the median over rows of |D - exact| / exact, with the exact sum from
-`EXACT`'s arithmetic in FP64; no point is fitted or smoothed.
+Invariant: every point is the median of |D - exact| / exact over `ROWS` sums, where the exact sum is
+computed in FP64.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from labkit.gemm.accumulators import AnyAccumulator
 
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
-ROWS = 17  # odd: the median is one of them
-# accumulator, and its colour and style: never by colour alone
+# The number of sums for each K. It is odd, so that the median is one of them.
+ROWS = 17
+# Name -> accumulator, colour and style. Two curves never differ by colour alone.
 WHO: dict[str, tuple[AnyAccumulator, str, str]] = {
     "FP16, one by one": (SEQUENTIAL_FP16, FORMAT_COLOURS["FP16"], "s-"),
     "V100, C and D in FP16": (replace(SPECS["V100"], result=FP16), FORMAT_COLOURS["FP16"], "v--"),
@@ -52,8 +53,8 @@ class SumErrors:
     """Relative errors of sums of K products, for each accumulator.
 
     Attributes:
-        lengths: the Ks.
-        errors: accumulator -> median relative error at each K.
+        lengths: The values of K.
+        errors: Name of an accumulator -> median relative error at each K.
     """
 
     lengths: tuple[int, ...]
@@ -61,13 +62,17 @@ class SumErrors:
 
 
 def sum_errors(lengths: Sequence[int] = LENGTHS, seed: int = 0) -> SumErrors:
-    """Add up K products of FP16 numbers between 0 and 1 by every accumulator; 17 sums for each K.
+    """Return the errors of sums of K products of FP16 numbers between 0 and 1.
+
+    Args:
+        lengths: The values of K.
+        seed: The seed of the numbers.
 
     Raises:
-        ValueError: a length is below 1, or there is none.
+        ValueError: A length is below 1, or there is none.
 
-    >>> found = sum_errors([16, 4096])
-    >>> one_by_one, v100, h100 = (found.errors[n][1] for n in ("FP16, one by one", "V100", "H100"))
+    >>> errors = sum_errors([16, 4096]).errors
+    >>> one_by_one, v100, h100 = (errors[name][1] for name in ("FP16, one by one", "V100", "H100"))
     >>> one_by_one > 100 * v100 > 100 * h100
     True
     """
@@ -81,13 +86,13 @@ def sum_errors(lengths: Sequence[int] = LENGTHS, seed: int = 0) -> SumErrors:
         right = b[:, :k, None]
         exact = left.double() @ right.double()
         for name, (accumulator, _, _) in WHO.items():
-            given = accumulate(left, right, accumulator=accumulator).double()
-            errors[name].append(float(((given - exact).abs() / exact).median()))
+            sums = accumulate(left, right, accumulator=accumulator).double()
+            errors[name].append(float(((sums - exact).abs() / exact).median()))
     return SumErrors(tuple(lengths), {name: tuple(each) for name, each in errors.items()})
 
 
 def sum_errors_sentence(found: SumErrors) -> str:
-    """Say what the longest sums show."""
+    """Return a sentence about the errors of the longest sums."""
     last = {name: each[-1] for name, each in found.errors.items()}
     return (
         f"At K = {found.lengths[-1]:,} the same sums are off by "
@@ -98,7 +103,7 @@ def sum_errors_sentence(found: SumErrors) -> str:
 
 
 def _parts(error: float) -> str:
-    """Write an error in millionths.
+    """Return an error in millionths, with two digits.
 
     >>> _parts(1.63e-4), _parts(4.2e-7)
     ('160 millionths', '0.42 millionths')
@@ -108,8 +113,13 @@ def _parts(error: float) -> str:
 
 @on_any_page
 def sum_errors_figure(found: SumErrors | None = None) -> Figure:
-    """Draw errors against K on logarithmic axes, and say what they show."""
-    found = found or sum_errors()
+    """Return a figure of errors against K, with a sentence below it.
+
+    Args:
+        found: The errors; None to compute those of `LENGTHS`.
+    """
+    if found is None:
+        found = sum_errors()
     figure = new_figure(9, 4.6, layout="constrained")
     axes = figure.subplots()
     for name, each in found.errors.items():

@@ -9,10 +9,11 @@ import { h, rich } from "../base/elements.js";
 const KINDS = { z: "zero", k: "kept", c: "cut", d: "cut", " ": "blank" };
 
 /**
- * Runs of one kind become one element: a row of 40 bits is a handful of them.
+ * Return the bits of a row, with one element for each run of bits of the same kind.
  *
  * @param {SheetRow} row
- * @param {number} fallen how many bits behind the edge have just come over it
+ * @param {number} fallen the number of cut bits that were not cut in the last drawing; they are
+ *   animated
  */
 function bitRuns({ bits, kinds }, fallen) {
   const fragment = document.createDocumentFragment();
@@ -49,7 +50,7 @@ function sheetLine(row, fallen) {
 }
 
 /**
- * How many bits of a row lie behind the edge.
+ * Return the number of bits of a row that alignment cuts off.
  *
  * @param {SheetRow} row
  */
@@ -62,6 +63,7 @@ function headWord(at) {
   return h("span", { class: `lk-quiet mm-power mm-${at}` });
 }
 
+/** Return the sheet: a line of labels, and a line for each row. */
 export function makeSheet() {
   const first = headWord("first");
   const last = headWord("last");
@@ -71,14 +73,14 @@ export function makeSheet() {
   const head = h("div", { class: "mm-line mm-head" }, h("span"), h("span"), h("span"), words);
   const lines = h("div", { class: "mm-lines" });
   const body = h("div", { class: "mm-body" }, head, lines);
-  /** @type {Map<string, number>} */
-  let cut = new Map(); // name of a row -> how many of its bits lay behind the edge
+  /** @type {Map<string, number>} the number of cut bits of each row in the last drawing, by name */
+  let cut = new Map();
   off.textContent = "cut off";
   return {
     element: h("div", { class: "mm-sheet", "aria-hidden": "true" }, body),
     /**
      * @param {ReturnType<typeof blockSheet>} sheet
-     * @param {string} format of the result
+     * @param {string} format the name of the format of the result
      */
     draw(sheet, format) {
       const before = cut;

@@ -195,18 +195,17 @@ class MmaBlock(LabWidget, folder="mma_block"):
     """One block of a Tensor Core's sum D = A*B + C for one element: aligned, cut, added, rounded.
 
     Args:
-        preset: a name in PRESETS: "1 and small terms", "large, small, minus large", "ones",
-            "random".
-        gpu: a key of SPECS.
-        knob: the preset's number; by default its first one.
-        result: "FP32" or "FP16", the format of C and D; by default the one that suits the preset.
+        preset: The name of a preset, a key of `PRESETS`.
+        gpu: The name of a GPU, a key of `labkit.gemm.SPECS`.
+        knob: The number of the preset; None for its first number.
+        result: "FP32" or "FP16", the format of C and D; None for that of the preset.
 
-    Traits to read and set: `preset`, `gpu`, `knob`, `block` (the first is 0), `result`. To read:
-    `value` (D after the last block), `blocks` (labkit.gemm.BlockSum records), `found` (GPU -> its
-    D), and `sentence`, which the page forms once it shows the widget.
+    Traits to read and set: `preset`, `gpu`, `knob`, `block` (its index) and `result`. To read:
+    `value` (D after the last block), `blocks`, `found` (D on each GPU), and `sentence`, which the
+    page sets when it shows the widget.
 
     Raises:
-        TraitError: the preset, GPU, result or block does not exist, or the knob is out of its
+        TraitError: The preset, GPU, result or block does not exist, or the knob is out of its
             range.
 
     >>> board = MmaBlock("1 and small terms", "V100")
@@ -235,11 +234,10 @@ class MmaBlock(LabWidget, folder="mma_block"):
         *,
         result: str | None = None,
     ) -> None:
-        chosen = PRESETS.get(preset)
         super().__init__(_choices=choices(), preset=preset, gpu=gpu)
-        if chosen is not None:
-            self.knob = chosen.start if knob is None else knob
-            self.result = chosen.result if result is None else result
+        # The range of the knob depends on the preset, which is valid from here on.
+        self.knob = self._preset.start if knob is None else knob
+        self.result = self._preset.result if result is None else result
 
     @property
     def terms(self) -> Terms:
@@ -252,7 +250,7 @@ class MmaBlock(LabWidget, folder="mma_block"):
 
     @property
     def found(self) -> dict[str, float]:
-        """D of each GPU."""
+        """Name of each GPU -> its D."""
         return results(self.terms, RESULTS[self.result])
 
     @property
@@ -278,7 +276,8 @@ class MmaBlock(LabWidget, folder="mma_block"):
     @traitlets.observe("preset")
     def _begin(self, _change: object) -> None:
         """Start a preset at its own knob and result."""
-        # A page that sends a preset sends its knob and result, too: these must not be overwritten.
+        # A page sends the knob and the result with the preset, and they must not be overwritten.
+        # ipywidgets sets `_property_lock` while it takes the traits of a page.
         if self._property_lock:
             return
         with self.hold_sync():

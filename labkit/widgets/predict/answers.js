@@ -1,10 +1,10 @@
-// What answers a prediction is hidden until the learner has committed: texts are folded, and
-// outputs of code are not shown.
+// Texts and outputs that answer a prediction are hidden until the learner has committed: texts are
+// folded, and outputs of code are not shown.
 //
-// A lesson marks them by a tag (labkit.course). A text is `details.labkit-answer-SLUG`; it opens
-// once the learner has committed, and stays as the learner leaves it from then on. The output of a
-// code cell has an element `.labkit-waits-SLUG`, or its cell has that class. A prediction without a
-// kernel behind it holds nothing back, since nobody could answer it.
+// A lesson marks both by a tag (labkit.course). A text is `details.labkit-answer-SLUG`; it is opened
+// once, when the learner has committed, and can then be folded again. The output of a code cell has
+// an element `.labkit-waits-SLUG`, or its cell has that class. A prediction without a kernel hides
+// no outputs, since nobody can answer it.
 
 import { noteCommitted } from "./guess_first.js";
 
@@ -15,13 +15,13 @@ const WAITS = "Commit to your prediction first: then this cell shows what it fou
 const NEVER_WAITS = '.labkit-grade, [data-mime-type$="error"], [data-mime-type$="stderr"]';
 
 /**
- * The rules that hold outputs back, as long as the prediction is open and can be answered.
+ * Return the CSS rules that hide outputs as long as the prediction is open and can be answered.
  *
  * @param {string} slug
  */
 function rulesOf(slug) {
   const prediction = `.labkit-predict[data-slug="${slug}"]`;
-  // CSS has no :has() inside another.
+  // CSS allows no :has() inside :has(), so that two of them are combined.
   const open = `:has(${prediction}[data-right=""]):not(:has(${prediction} > [inert]))`;
   const marked = `:is(.labkit-waits-${slug}, :has(.labkit-waits-${slug}))`;
   const waiting = `${marked}:not(:has(${NEVER_WAITS}))`;
@@ -38,7 +38,7 @@ function rulesOf(slug) {
 }
 
 /**
- * Hold back the outputs that answer a prediction, while the prediction is in the page and open.
+ * Hide the outputs that answer a prediction, while the prediction is in the page and open.
  *
  * @param {HTMLElement} root of the prediction
  * @param {string} slug
@@ -53,7 +53,7 @@ export function holdOutputs(root, slug, life) {
 }
 
 /**
- * Open the texts that answer a prediction, each once; also those that come into the page later.
+ * Open the texts that answer a prediction, each once, also those that are added to the page later.
  *
  * @param {string} slug
  * @param {Life} life

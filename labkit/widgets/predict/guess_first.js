@@ -1,8 +1,9 @@
 // The setting "guess first": a text that answers a prediction cannot be opened before the learner
 // has committed, neither by a click or a key nor by the browser's search.
 //
-// The page remembers the predictions that were answered, as `data-labkit-committed` of its root:
-// each view has modules of its own, and a notebook takes cells that are out of sight from the page.
+// The answered predictions are stored in the page, as `data-labkit-committed` of its root element.
+// A variable would not do: each view has its own modules, and a notebook removes the views of cells
+// that are scrolled out of sight.
 
 /** @import { Life } from "../base/lifetime.js" */
 
@@ -12,7 +13,7 @@ const WHY =
   "no question), choose, and press Commit.";
 
 /**
- * The predictions that were answered in this page, by slug.
+ * Return the slugs of the predictions that were answered in this page.
  *
  * @returns {string[]}
  */
@@ -31,7 +32,7 @@ export function noteCommitted(slug) {
 }
 
 /**
- * Whether a prediction can be answered, or was: one without a kernel behind it cannot.
+ * Return whether a prediction in the page cannot be answered, since it has no kernel.
  *
  * @param {string} slug
  */
@@ -40,7 +41,8 @@ function isUnanswerable(slug) {
 }
 
 /**
- * Whether a text has to stay shut.
+ * Return whether a text has to stay shut: it answers predictions, and none of them was answered or
+ * is unanswerable.
  *
  * @param {Element} text
  */
@@ -87,7 +89,8 @@ export function keepShut(life) {
     target.open = false;
     sayWhy(target);
   };
-  // Neither event has to reach the document otherwise: a toggle does not bubble.
+  // Both are handled in the capture phase: a toggle event does not bubble, and another handler may
+  // stop a click.
   document.addEventListener("click", refuse, true);
   document.addEventListener("toggle", close, true);
   life.add(() => {

@@ -7,20 +7,23 @@ import { decimal } from "../base/number_words.js";
 
 /** @import { Asked, Asking, Ruler } from "./view.js" */
 
-const STEPS = 20; // of the slider, in a power of ten
+// The steps of the slider in each power of ten.
+const STEPS = 20;
 const MOST_TICKS = 8;
-const SLACK = 1e-9; // the logarithm of a power of ten is off by less
+// The rounding error of the logarithm of a power of ten is smaller than this.
+const SLACK = 1e-9;
 
 /** @typedef {{ value: number, kind: "tick" | "guess" | "truth", text: string }} Mark */
 
 /**
- * What a person types: 24, 24 %, 1e-3, 1,000, 2^-10. NaN where it is none.
+ * Return a typed text as a number, such as 24, 24 %, 1e-3, 1,000 or 2^-10; NaN if it is none.
  *
  * @param {string} text
  * @param {string} unit
  */
 function typedNumber(text, unit) {
   const bare = text.trim().replace(unit.trim(), "").trim();
+  // A comma before exactly three digits separates thousands.
   const plain = bare.replace(/,(?=\d{3}\b)/g, "");
   const raised = plain.match(/^(\d+)\^(-?\d+)$/);
   if (raised) return Number(raised[1]) ** Number(raised[2]);
@@ -28,7 +31,7 @@ function typedNumber(text, unit) {
 }
 
 /**
- * A ruler as a line of equal steps.
+ * Return a ruler as a line of equal steps on a logarithmic scale.
  *
  * @param {Ruler} ruler
  */
@@ -42,7 +45,7 @@ function logLine({ low, high }) {
     /** @param {number} value */
     stepOf: (value) => Math.round(STEPS * (Math.log10(value) - from)),
     /**
-     * Where a value lies, in percent of the line.
+     * Return the position of a value, in percent of the line.
      *
      * @param {number} value
      */
@@ -50,7 +53,7 @@ function logLine({ low, high }) {
       const share = (100 * (Math.log10(value) - from)) / (to - from);
       return Math.min(100, Math.max(0, share));
     },
-    /** Powers of ten, a few of them where there are many. */
+    /** Return the powers of ten on the line, at most MOST_TICKS of them. */
     ticks() {
       const first = Math.ceil(from - SLACK);
       const count = Math.floor(to + SLACK) - first + 1;
@@ -63,7 +66,7 @@ function logLine({ low, high }) {
 }
 
 /**
- * A field and a slider for a number.
+ * Return a field and a slider for a number.
  *
  * @param {Asking} asking
  * @param {Ruler} ruler
@@ -81,7 +84,7 @@ export function numberAsked({ model, life, picked, pick }, ruler) {
     "aria-label": `Your number${unit && `, in ${unit}`}, ${range}`,
     autocomplete: "off",
   });
-  const said = h("span", { class: "lk-error", role: "alert" });
+  const problem = h("span", { class: "lk-error", role: "alert" });
   const slid = slider({
     label: `Your number on a logarithmic line ${range}`,
     min: 0,
@@ -98,14 +101,14 @@ export function numberAsked({ model, life, picked, pick }, ruler) {
   const marks = h("div", { class: "lk-marks", "aria-hidden": "true" });
 
   /**
-   * Take a number that is on the ruler; say so where it is not. Return whether it is.
+   * Take a number if it is on the ruler, else show a message. Return whether it was taken.
    *
    * @param {number} value
-   * @param {boolean} empty whether nothing is written
+   * @param {boolean} empty whether the field is empty, which needs no message
    */
   function take(value, empty) {
     const fits = value >= low && value <= high;
-    said.textContent = fits || empty ? "" : `Write a number ${range}.`;
+    problem.textContent = fits || empty ? "" : `Write a number ${range}.`;
     field.setAttribute("aria-invalid", String(!fits && !empty));
     pick(fits ? String(value) : "");
     return fits;
@@ -136,7 +139,7 @@ export function numberAsked({ model, life, picked, pick }, ruler) {
     element: h(
       "div",
       { class: "lk-number-asked" },
-      h("div", { class: "lk-row" }, field, h("span", { text: unit.trim() }), said),
+      h("div", { class: "lk-row" }, field, h("span", { text: unit.trim() }), problem),
       slid.element,
       marks,
     ),
@@ -152,31 +155,33 @@ export function numberAsked({ model, life, picked, pick }, ruler) {
 }
 
 /**
- * @param {HTMLElement} marks where they are drawn
+ * Draw the ticks of the line and, once the truth is known, both numbers and the bar between them.
+ *
+ * @param {HTMLElement} marks the element in which they are drawn
  * @param {ReturnType<typeof logLine>} line
  * @param {string} unit
- * @param {Mark[]} known
+ * @param {Mark[]} known the guess and the truth; empty until the truth is known
  */
 function drawMarks(marks, line, unit, known) {
-  // A longer unit stands beside the field alone: marks stand close.
+  // A longer unit would make the marks overlap; it is shown beside the field.
   const shortUnit = unit.length > 1 ? "" : unit;
   const ticks = line.ticks().map((value) => {
     const text = `${decimal(value)}${shortUnit}`;
     return lineMark({ value, kind: "tick", text }, line.shareOf(value));
   });
   const ends = known.map(({ value }) => line.shareOf(value));
-  const told = known.map((mark, i) => lineMark(mark, ends[i]));
-  const from = String(Math.min(...ends));
-  const to = String(Math.max(...ends));
-  const stretch = { class: "lk-between", style: { "--lk-at": from, "--lk-to": to } };
-  const between = known.length ? [h("span", stretch)] : [];
-  marks.replaceChildren(...ticks, ...between, ...told);
+  marks.replaceChildren(...ticks);
+  if (known.length) {
+    const style = { "--lk-at": String(Math.min(...ends)), "--lk-to": String(Math.max(...ends)) };
+    marks.append(h("span", { class: "lk-between", style }));
+    marks.append(...known.map((mark, i) => lineMark(mark, ends[i])));
+  }
   marks.dataset.known = String(known.length > 0);
 }
 
 /**
  * @param {Mark} mark
- * @param {number} share where it stands, in percent
+ * @param {number} share its position, in percent of the line
  */
 function lineMark({ kind, text }, share) {
   const about = { class: "lk-mark", data: { kind }, style: { "--lk-at": String(share) } };

@@ -5,7 +5,12 @@ import { decimal } from "../base/number_words.js";
 
 /** @import { KnownNumber, NoRuler, Replies, Reply, Ruler } from "./view.js" */
 
+// Below this factor a guess equals the truth to two digits (EQUAL_FACTOR of widget.py).
+const EQUAL_FACTOR = 1.05;
+
 /**
+ * Return the reply to a choice or to a number.
+ *
  * @param {Replies} known
  * @param {Ruler | NoRuler} ruler
  * @param {string} choice
@@ -45,7 +50,7 @@ function repliedToNumber({ choices, near, truth }, unit, guess) {
 function distanceText(guess, truth, factor, unit) {
   const measured = decimal(Number(truth.toPrecision(3)));
   const compared = `you said ${decimal(guess)}${unit}, it was ${measured}${unit}`;
-  if (factor < 1.05) return `${compared}.`;
+  if (factor < EQUAL_FACTOR) return `${compared}.`;
   const times =
     factor >= 10
       ? Math.round(factor).toLocaleString("en-US")

@@ -47,16 +47,20 @@ import { replied } from "./reply.js";
  */
 
 /**
- * What the part that asks is given.
+ * The arguments of `choicesAsked` and `numberAsked`.
  *
  * @typedef {object} Asking
  * @property {Model<PageTraits>} model
  * @property {Life} life
- * @property {string} picked The choice that was committed to; "" where none was.
- * @property {(choice: string) => void} pick
+ * @property {string} picked The committed choice; "" before.
+ * @property {(choice: string) => void} pick Called with a picked choice; with "" for none.
  */
 
-/** @typedef {{ element: HTMLElement, show: (done: boolean) => void }} Asked */
+/**
+ * The control for the answer. `show` shows whether the learner has committed.
+ *
+ * @typedef {{ element: HTMLElement, show: (done: boolean) => void }} Asked
+ */
 
 const WAITING = "Committed. The reply comes as soon as the kernel is free.";
 
@@ -75,7 +79,7 @@ function choicesAsked({ model, picked, pick }) {
 }
 
 /**
- * What a choice brings with it where the page has the replies.
+ * Return the traits that follow from a choice, in a page that has the replies.
  *
  * @param {Model<PageTraits>} model
  * @param {string} choice
@@ -116,7 +120,7 @@ function fillPrediction(root, model, life) {
     const waiting = done ? WAITING : "";
     reply.replaceChildren(rich(model.get("answered") || waiting));
     if (done && root.contains(document.activeElement)) reply.focus();
-    // The way back to an answered question.
+    // Once the question is answered, its controls are disabled, and Tab stops at the reply.
     reply.tabIndex = done ? 0 : -1;
     commit.enable(!done && Boolean(picked));
     commit.element.hidden = done;
@@ -135,7 +139,7 @@ function fillPrediction(root, model, life) {
   if (slug) holdOutputs(root, slug, life);
   if (model.get("guess_first")) keepShut(life);
   watch(life, model, ["choice", "answered", "answer", "right", "truth"], show);
-  // It was answered on an earlier visit to the page.
+  // The question was answered on an earlier visit to the page.
   if (picked && model.get("_replies")) put(model, answerOf(model, picked));
   show();
 }

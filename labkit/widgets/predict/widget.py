@@ -1,12 +1,12 @@
 """Predictions: questions that are answered before the lesson shows what happens.
 
-A prediction is a row of data: a question, and for each choice the reply, which says why people
-expect that. A number is chosen on a logarithmic ruler, since people are wrong by factors; its
-choices are less, near and more.
+A prediction is a row of data: a question, and for each choice a reply, which says why people expect
+it. A number is chosen on a logarithmic ruler, since guesses are wrong by factors; its replies are
+"less", "near" and "more".
 
-Invariant: the browser never holds the answer before the learner has committed; a true number is
-measured after that; what was committed stays. The exception is a page without a kernel, which
-replies by itself (`Predict.page_state`).
+Invariant: the browser does not have the answer before the learner has committed, and a true number
+is measured after that. A committed choice stays. A page without a kernel is an exception: it has
+the answer, and replies by itself (`Predict.page_state`).
 """
 
 from __future__ import annotations
@@ -28,18 +28,26 @@ from labkit.widgets.base.number_words import short
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.predict.waiting import answer_came, wait_for
 
+# The replies to a guess that is too small, near the truth, or too large.
 SIDES = ("less", "near", "more")
+# The environment variable that keeps answers shut until the learner has committed.
 GUESS_FIRST = "LABKIT_GUESS_FIRST"
+# Below this factor a guess equals the truth to two digits: "1.0 times more" would say nothing.
+EQUAL_FACTOR = 1.05
 
 
 @dataclass(frozen=True)
 class Ruler:
-    """A logarithmic line from `low` to `high`, both above 0.
-
-    A guess is near if it is off by at most the factor `near`.
+    """A logarithmic line on which a number is chosen.
 
     Attributes:
-        unit: what is written behind a number, as "%" or " steps".
+        low: The left end, above 0.
+        high: The right end.
+        unit: The text behind a number, such as "%" or " steps".
+        near: The largest factor between guess and truth at which the guess is right; above 1.
+
+    Raises:
+        ValueError: The ends or the factor are not in this order.
     """
 
     low: float
@@ -93,11 +101,11 @@ class Ruler:
         factor = max(guess / truth, truth / guess)
         measured = _number_text(float(f"{truth:.3g}"))
         said = f"you said {_number_text(guess)}{self.unit}, it was {measured}{self.unit}"
-        # with two digits, "1.0 times more" would say nothing
-        if factor < 1.05:
+        if factor < EQUAL_FACTOR:
             return f"{said}."
         times = f"{factor:,.0f}" if factor >= 10 else f"{factor:.2g}"
-        return f"{said}: {times} times {'more' if truth > guess else 'less'}."
+        side = "more" if truth > guess else "less"
+        return f"{said}: {times} times {side}."
 
 
 def _number_text(number: float) -> str:
@@ -134,26 +142,26 @@ class Prediction:
 
 
 def reply(prediction: Prediction, choice: str) -> str:
-    """Return what a learner who commits to `choice` reads.
+    """Return the reply to a choice.
 
     Raises:
-        ValueError: it is none of the choices.
+        ValueError: The prediction has no such choice.
 
     >>> reply(Prediction("1 + 1?", {"2": "It is.", "3": "One too many."}, answer="2"), "3")
     'Not quite: 2. One too many.'
     """
-    if choice not in prediction.choices:
-        raise ValueError(f"{choice!r} is none of the choices; they are {list(prediction.choices)}")
+    _require_choice(prediction, choice)
     verdict = "Yes." if choice == prediction.answer else f"Not quite: {prediction.answer}."
     return f"{verdict} {prediction.choices[choice]}"
 
 
 def reply_to_number(prediction: Prediction, choice: str, truth: float) -> str:
-    """Return what a learner who commits to the number `choice` reads, when `truth` was measured.
+    """Return the reply to a number, as text, when `truth` was measured.
 
     Raises:
-        ValueError: it is not on the prediction's ruler, or the truth is not above 0 and finite.
-        TypeError: the prediction asks for no number.
+        ValueError: The number is not on the prediction's ruler, or `truth` is not a finite number
+            above 0.
+        TypeError: The prediction does not ask for a number.
     """
     ruler = prediction.ruler
     if ruler is None:
@@ -170,50 +178,71 @@ def reply_to_number(prediction: Prediction, choice: str, truth: float) -> str:
     return f"{verdict}: {ruler.distance(guess, truth)} {prediction.choices[side]}"
 
 
+def _require_choice(prediction: Prediction, choice: str) -> None:
+    """Raise ValueError if a text is neither one of the choices nor a number on the ruler."""
+    if prediction.ruler is not None:
+        prediction.ruler.read(choice)
+    elif choice not in prediction.choices:
+        raise ValueError(f"{choice!r} is none of the choices; they are {list(prediction.choices)}")
+
+
 class Predict(LabWidget, folder="predict"):
-    """Widget that asks a `Prediction`; `predict(id)` returns one.
+    """Widget that asks a `Prediction`; `predict(id)` returns one of a lesson.
 
-    `choice` and `answered` follow what the learner does.
-
-    `measure` is called when a number has been committed, and returns the true one. Texts that
-    answer a prediction do not open before it is answered if the environment variable
+    Texts that answer a prediction do not open before it is answered if the environment variable
     LABKIT_GUESS_FIRST is "1", or if it is unset and the lab was released with `--guess-first`.
+
+    Args:
+        prediction: The question.
+        measure: Returns the true number. It is called after the learner has committed to a number;
+            None for a question with choices.
+
+    Trait to read and set: `choice`; once set it stays. To read: `answered` (the reply), `answer`,
+    `right` and `truth`, which have their values after the choice.
+
+    Raises:
+        TypeError: `measure` is missing for a number, or given for a question with choices.
+        TraitError: `choice` is set to a text that is neither one of the choices nor a number on
+            the ruler.
     """
 
-    # as a part of classes: labkit-answer-ID of texts, labkit-waits-ID of outputs; "" for a
-    # prediction without an id
+    # The id as a part of CSS classes: labkit-answer-SLUG of texts, labkit-waits-SLUG of outputs.
+    # "" for a prediction without an id.
     slug = traitlets.Unicode("").tag(sync=True)
-    # texts that answer it stay shut until the learner commits; the variable GUESS_FIRST, or else
-    # the handout, says so
+    # Whether texts that answer the prediction stay shut until the learner commits.
     guess_first = traitlets.Bool(False).tag(sync=True)
     question = traitlets.Unicode().tag(sync=True)
-    # empty where a number is asked for
+    # Empty if the question asks for a number.
     choices = traitlets.List(traitlets.Unicode()).tag(sync=True)
-    # low, high and unit of its line; {} if there are choices
+    # low, high and unit of the ruler; {} if the question has choices.
     ruler = traitlets.Dict().tag(sync=True)
-    # "" until the learner commits
+    # The following traits are empty, False or 0 until the learner commits.
     choice = traitlets.Unicode("").tag(sync=True)
-    # the reply, "" until then
+    # The reply.
     answered = traitlets.Unicode("").tag(sync=True)
-    # the right choice, "" until then
+    # The right choice; it stays "" if the question asks for a number.
     answer = traitlets.Unicode("").tag(sync=True)
     right = traitlets.Bool(False).tag(sync=True)
-    truth = traitlets.Float(0.0).tag(sync=True)  # what was measured, 0 until then
+    # The measured number.
+    truth = traitlets.Float(0.0).tag(sync=True)
 
     def __init__(self, prediction: Prediction, measure: Callable[[], float] | None = None) -> None:
         ruler = prediction.ruler
-        if (ruler is None) != (measure is None):
-            wanted = "a number: write predict(id, measure), where measure() returns it"
+        if ruler is not None and measure is None:
             raise TypeError(
-                "this prediction asks for "
-                f"{wanted if ruler else 'a choice: write predict(id) alone'}"
+                "this prediction asks for a number: write predict(id, measure), where measure() "
+                "returns it"
             )
+        if ruler is None and measure is not None:
+            raise TypeError("this prediction asks for a choice: write predict(id) alone")
         if GUESS_FIRST in os.environ:
             guess_first = os.environ[GUESS_FIRST] == "1"
         else:
             guess_first = guesses_first()
         self._prediction = prediction
         self._measure = measure
+        # The choice to which the learner has committed.
+        self._committed = ""
         shown = {"low": ruler.low, "high": ruler.high, "unit": ruler.unit} if ruler else {}
         super().__init__(
             question=prediction.question,
@@ -224,15 +253,33 @@ class Predict(LabWidget, folder="predict"):
 
     def accepts(self, choice: str) -> bool:
         """Return whether this is one of the choices, or a number on the ruler."""
-        ruler = self._prediction.ruler
         try:
-            return choice in self.choices if ruler is None else ruler.read(choice) > 0
+            _require_choice(self._prediction, choice)
         except ValueError:
             return False
+        return True
+
+    @traitlets.validate("choice")
+    def _valid_choice(self, proposal: Mapping[str, Any]) -> str:
+        """Return the committed choice if there is one; else refuse what was not offered."""
+        choice: str = proposal["value"]
+        if self._committed:
+            return self._committed
+        if choice == "":
+            return choice
+        try:
+            _require_choice(self._prediction, choice)
+        except ValueError as error:
+            raise traitlets.TraitError(str(error)) from None
+        return choice
 
     @traitlets.observe("choice")
     def _commit(self, change: Mapping[str, Any]) -> None:
         choice = change["new"]
+        # A page that sends another choice causes a change back to the committed one.
+        if self._committed:
+            return
+        self._committed = choice
         ruler = self._prediction.ruler
         if ruler is None or self._measure is None:
             self.answer = self._prediction.answer
@@ -243,8 +290,8 @@ class Predict(LabWidget, folder="predict"):
         try:
             truth = float(self._measure())
             said = reply_to_number(self._prediction, choice, truth)
+        # A lesson's own code can raise anything, and nobody sees an error of a browser's message.
         except Exception as error:
-            # a lesson's own code: an error out of a message of the browser is not seen
             lost = f"The true one could not be measured: {error}."
             self.right = False
             self.answered = f"Noted. {lost} Run the cells above, then this one again."
@@ -254,7 +301,7 @@ class Predict(LabWidget, folder="predict"):
         self.answered = said
 
     def page_state(self) -> dict[str, Any]:
-        """Add the replies and the measured number: a page has no kernel to ask."""
+        """Return the state with all replies and the measured number: a page has no kernel."""
         ruler = self._prediction.ruler
         choices = self._prediction.choices
         if ruler is None or self._measure is None:
@@ -265,8 +312,8 @@ class Predict(LabWidget, folder="predict"):
             }
         try:
             truth = float(self._measure())
+        # A lesson's own code can raise anything. The page then says that nothing was measured.
         except Exception:
-            # a lesson's own code
             truth = 0.0
         known = truth if 0 < truth < math.inf else 0.0
         texts = {
@@ -283,10 +330,10 @@ class Predict(LabWidget, folder="predict"):
 
     def still(self) -> dict[str, Any]:
         lines = "\n".join(f"  ( ) {choice}" for choice in self.choices)
-        if ruler := self._prediction.ruler:
-            lines = (
-                f"  ____{ruler.unit}   (a number from {short(ruler.low)} to {short(ruler.high)})"
-            )
+        ruler = self._prediction.ruler
+        if ruler is not None:
+            low, high = short(ruler.low), short(ruler.high)
+            lines = f"  ____{ruler.unit}   (a number from {low} to {high})"
         return still(
             f"{self.question}\n{lines}", "(Widgets do not run here: note your answer, then go on.)"
         )
@@ -294,28 +341,32 @@ class Predict(LabWidget, folder="predict"):
 
 def predictions() -> dict[str, Prediction]:
     """Return the predictions of all lessons by id, from the predictions.toml of each."""
-    stored = {id: row for lesson in lessons() for id, row in lesson.table("predictions").items()}
-    rulers = {id: Ruler(**row["ruler"]) if "ruler" in row else None for id, row in stored.items()}
-    return {id: Prediction(**{**row, "ruler": rulers[id]}) for id, row in stored.items()}
+    rows = {}
+    for lesson in lessons():
+        for id, row in lesson.table("predictions").items():
+            ruler = Ruler(**row["ruler"]) if "ruler" in row else None
+            rows[id] = Prediction(**{**row, "ruler": ruler})
+    return rows
 
 
 def predict(id: str, measure: Callable[[], float] | None = None) -> Predict:
-    """Ask the prediction with this id.
+    """Return a widget that asks a prediction of a lesson.
 
-    One that was answered in this folder before is shown as answered.
+    If it was answered in this folder before, the widget shows that answer.
 
     Args:
-        id: the name of a prediction in a lesson's predictions.toml.
-        measure: returns the true number of a question that asks for one; called when the learner
-            has committed.
+        id: The name of the prediction in the lesson's predictions.toml.
+        measure: Returns the true number, after the learner has committed; None for a question with
+            choices.
 
     Raises:
-        KeyError: there is none; the message lists those there are.
-        TypeError: a question for a number without `measure`, or one of choices with it.
+        KeyError: No lesson has this prediction; the message lists all of them.
+        TypeError: `measure` is missing for a number, or given for a question with choices.
     """
-    if id not in predictions():
-        raise KeyError(f"no prediction is called {id!r}; there are {sorted(predictions())}")
-    widget = Predict(predictions()[id], measure)
+    known = predictions()
+    if id not in known:
+        raise KeyError(f"no prediction is called {id!r}; there are {sorted(known)}")
+    widget = Predict(known[id], measure)
     journal = current_journal()
     widget.slug = slug(id)
     if journal is None:
@@ -327,12 +378,14 @@ def predict(id: str, measure: Callable[[], float] | None = None) -> Predict:
         wait_for(id)
 
     def committed(change: Mapping[str, Any]) -> None:
-        with warnings.catch_warnings(record=True) as said:
-            # a warning out of a message of the browser is not seen
+        if change["new"] == change["old"]:
+            return
+        # The reply shows warnings, since nobody sees a warning of a browser's message.
+        with warnings.catch_warnings(record=True) as raised:
             warnings.simplefilter("always")
             save_answer(journal, "prediction", id, change["new"])
         answer_came(id)
-        widget.answered += "".join(f" ({warning.message})" for warning in said)
+        widget.answered += "".join(f" ({warning.message})" for warning in raised)
 
     widget.observe(committed, "choice")
     return widget

@@ -13,7 +13,9 @@ import { view } from "../base/root.js";
  * @property {number} round_trip_ms 0 until the kernel has answered.
  */
 
+// The number of messages, of which the fastest counts.
 const PINGS = 5;
+// The time after which the line says that the kernel has not answered.
 const LATE_MS = 8000;
 const LATE =
   "The browser draws, but the kernel has not answered yet. " +

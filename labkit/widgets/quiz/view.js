@@ -1,6 +1,6 @@
-// Questions one after another, each of which may be skipped. The first time, an answer gets no
-// reply. The second time, Python replies, and a table compares both times. A page without a kernel
-// holds the replies.
+// Questions one after another, each of which may be skipped. Before the course, an answer gets no
+// reply. After the course, Python replies, and a table compares both answers to each question. A
+// page without a kernel has the replies.
 
 import { button, headed, onEnter, radioList } from "../base/controls.js";
 import { h, rich } from "../base/elements.js";
@@ -12,10 +12,10 @@ import { view } from "../base/root.js";
 
 /**
  * @typedef {object} Traits
- * @property {"before" | "after"} phase
+ * @property {"before" | "after"} phase Whether the quiz is before or after the course.
  * @property {Question[]} questions
- * @property {Answers} answers
- * @property {Answers} earlier Those of the first time; {} while that lasts.
+ * @property {Answers} answers The answers in this phase.
+ * @property {Answers} earlier The answers before the course; {} in the phase "before".
  * @property {Record<string, Result>} results The results by the id of the question; they exist
  *   after the course.
  */
@@ -26,13 +26,14 @@ import { view } from "../base/root.js";
 /** @typedef {Traits & { _on_page?: boolean }} PageTraits A page without a kernel has more. */
 
 /**
- * A quiz that goes on.
+ * The state of a view of the quiz.
  *
  * @typedef {object} State
  * @property {Model<PageTraits>} model
  * @property {Life} life
- * @property {HTMLElement} body What it shows just now.
- * @property {Question | undefined} shown The question that stands there, or its reply.
+ * @property {HTMLElement} body The element of the question, the reply or the summary.
+ * @property {Question | undefined} shown The question that is shown, or whose reply is shown;
+ *   undefined at the summary.
  * @property {Set<string>} skipped The ids of questions that were left out.
  */
 
@@ -43,7 +44,7 @@ const LATER =
   "Then you see the right answers, and how your own have changed.";
 
 /**
- * The questions that are neither answered nor skipped.
+ * Return the questions that are neither answered nor skipped.
  *
  * @param {State} state
  */
@@ -53,10 +54,10 @@ function openQuestions({ model, skipped }) {
 }
 
 /**
- * Go on to the next question, or to the summary.
+ * Show the next question, or the summary.
  *
  * @param {State} state
- * @param {boolean} focus whether the focus goes there, too
+ * @param {boolean} focus whether to move the focus there
  */
 function goOn(state, focus) {
   const [next] = openQuestions(state);
@@ -71,7 +72,7 @@ function goOn(state, focus) {
 // --- a question ----------------------------------------------------------------------------------
 
 /**
- * A question, its choices, and buttons that commit and skip.
+ * Return the elements of a question: its choices, and buttons that commit and skip.
  *
  * @param {State} state
  * @param {Question} one
@@ -113,7 +114,7 @@ function asked(state, one) {
 }
 
 /**
- * The learner commits to a choice.
+ * Store a choice to which the learner has committed, and show the reply or the next question.
  *
  * @param {State} state
  * @param {Question} question
@@ -127,7 +128,7 @@ function take(state, question, choice) {
 }
 
 /**
- * Show what is said of an answer, or that the reply is on its way.
+ * Show the reply to an answer, or that Python has not replied yet.
  *
  * @param {State} state
  * @param {Question} one
@@ -163,14 +164,16 @@ function replyText(result, choice) {
 // --- the end -------------------------------------------------------------------------------------
 
 /**
- * How many questions are answered, and after the course what has changed.
+ * Return the elements of the summary: how many questions are answered and, after the course, the
+ * table that compares the answers.
  *
  * @param {State} state
  */
 function summary(state) {
   const { model } = state;
   const questions = model.get("questions");
-  const count = Object.keys(model.get("answers")).length;
+  // A browser may also have stored answers to questions that the quiz no longer has.
+  const count = questions.filter(({ id }) => id in model.get("answers")).length;
   const after = model.get("phase") === "after";
   const about = { class: "lk-reply", role: "status", tabindex: "-1" };
   const more = after ? scored(model) : LATER;
@@ -188,7 +191,7 @@ function summary(state) {
 }
 
 /**
- * How many answers are right now, and were before the course.
+ * Return the sentences about the number of right answers, after and before the course.
  *
  * @param {Model<PageTraits>} model
  */
@@ -206,7 +209,7 @@ function scored(model) {
 }
 
 /**
- * A table of both answers to each question.
+ * Return the table with both answers to each question.
  *
  * @param {Model<PageTraits>} model
  */
@@ -233,7 +236,7 @@ function compared(model) {
 }
 
 /**
- * The lesson is beside the one with the quiz, as a notebook or as a page.
+ * Return the link to a lesson, which is in the same folder, as a notebook or as a page.
  *
  * @param {string} lesson
  * @param {Model<PageTraits>} model

@@ -1,11 +1,11 @@
 """Quiz: the same questions before and after the course, so that learning can be measured.
 
-The questions (labkit.course.quiz) come twice, and each may be left out. The first time there is no
-reply. The second time each answer gets its reply, and a table compares both times. Answers are
-stored in the learner's journal, as kinds "before" and "after".
+The questions (labkit.course.quiz) are asked twice, and each may be skipped. Before the course there
+is no reply. After the course each answer gets its reply, and a table compares both answers. Answers
+are stored in the learner's journal, as kinds "before" and "after".
 
-Invariant: the browser holds no right answer before the learner has committed (a page without a
-kernel is the exception); what was committed stays.
+Invariant: the browser does not have the right answer to a question before the learner has committed
+to one. A committed answer stays. A page without a kernel is an exception: it has all right answers.
 """
 
 from __future__ import annotations
@@ -26,16 +26,20 @@ PHASES = ("before", "after")
 class Quiz(LabWidget, folder="quiz"):
     """Widget that asks all questions in turn; `quiz(phase)` returns one.
 
-    `answers` follows what the learner commits to.
+    Args:
+        phase: "before" or "after" the course.
+        answers: The answers in this phase so far: id of a question -> choice. Answers to other
+            questions, and other choices than those of the question, are left out.
+        earlier: The answers before the course; {} in the phase "before".
     """
 
     phase = traitlets.Enum(PHASES).tag(sync=True)
-    # id, question and choices of each
+    # The id, the question and the choices of each.
     questions = traitlets.List(traitlets.Dict()).tag(sync=True)
-    answers = traitlets.Dict().tag(sync=True)  # id -> choice
-    # the answers of the first time; {} while that lasts
+    # Id -> choice.
+    answers = traitlets.Dict().tag(sync=True)
     earlier = traitlets.Dict().tag(sync=True)
-    # after: id -> answer, why and lesson, of what was committed
+    # Id -> right answer, why and lesson, of each answered question; {} in the phase "before".
     results = traitlets.Dict().tag(sync=True)
 
     def __init__(self, phase: str, answers: Mapping[str, str], earlier: Mapping[str, str]) -> None:
@@ -74,7 +78,7 @@ class Quiz(LabWidget, folder="quiz"):
         }
 
     def page_state(self) -> dict[str, Any]:
-        """Add the right answers of the second time: a page has no kernel to ask."""
+        """Return the state with the right answers after the course: a page has no kernel."""
         known = self._results(self._questions) if self.phase == "after" else {}
         return {**super().page_state(), "results": known, "_on_page": True}
 
@@ -86,12 +90,15 @@ class Quiz(LabWidget, folder="quiz"):
 
 
 def quiz(phase: str) -> Quiz:
-    """Ask the questions of the course, phase "before" or "after".
+    """Return a widget that asks the questions of the course.
 
-    Those answered in this folder stay answered.
+    Questions that were answered in this folder in the same phase are not asked again.
+
+    Args:
+        phase: "before" or "after" the course.
 
     Raises:
-        ValueError: `phase` is neither.
+        ValueError: `phase` is neither of them.
     """
     if phase not in PHASES:
         raise ValueError(f"phase: expected one of {', '.join(map(repr, PHASES))}, got {phase!r}")

@@ -1,7 +1,7 @@
 // The choice of a router: the experts with the largest scores, exact and rounded to a format.
 //
 // The logits are random: a stream of bits for each token, turned into normally distributed numbers
-// by a table of quantiles. labkit.widgets.router.widget computes the same numbers in Python.
+// by a table of quantiles. widget.py computes the same numbers.
 
 import { PLAYGROUND_FORMATS, randomBitsAt, streamKey, toNearest } from "../playground/rounding.js";
 
@@ -9,8 +9,8 @@ import { PLAYGROUND_FORMATS, randomBitsAt, streamKey, toNearest } from "../playg
  * The settings of the router.
  *
  * @typedef {object} RouterSettings
- * @property {number} experts
- * @property {number} chosen How many experts a token gets.
+ * @property {number} experts The number of experts.
+ * @property {number} chosen The number of experts for a token.
  * @property {number} spread The standard deviation of the logits.
  * @property {string} format The format that the scores, or the logits, are rounded to.
  * @property {string} rounded "scores" or "logits".
@@ -29,6 +29,7 @@ import { PLAYGROUND_FORMATS, randomBitsAt, streamKey, toNearest } from "../playg
  * @property {number[]} tied The experts with the same rounded score as the last one chosen after.
  */
 
+// One more than the largest number of 32 random bits.
 const WORD = 2 ** 32;
 
 /**
@@ -155,7 +156,7 @@ export function routerSentence(choice, token, changed, settings) {
 /** @param {TokenChoice} choice */
 function tokenWords({ after, leaving, coming, tied }) {
   let tie = "";
-  // If every expert with the last score was chosen, no number decided.
+  // If every expert with the last score was chosen, the numbers of the experts did not matter.
   if (tied.some((expert) => !after.includes(expert))) {
     tie = ` ${tied.length} experts have the score of the last place; the lower number wins.`;
   }

@@ -9,20 +9,30 @@ import { largest } from "./choosing.js";
 /** @import { Ink } from "../base/plot.js" */
 /** @import { RouterSettings, TokenChoice } from "./choosing.js" */
 
-export const CHOICE_HEIGHT = 222;
-export const COLUMNS = 45; // of the map
+// The columns of the map of tokens.
+export const COLUMNS = 45;
+// The number of experts that are shown although they are not chosen.
+const BESIDE = 6;
+// More ticks would make a grey band.
+const MOST_TICKS = 100;
+// If more experts change, their number is written instead. The sentence has all of them.
+const MOST_NAMED = 4;
 
-const BESIDE = 6; // experts shown that are not chosen
+// Lengths in pixels.
+export const CHOICE_HEIGHT = 222;
 const MARGIN = { left: 16, right: 16 };
+// The heights of the axis of exact scores, and of that of rounded scores.
 const ABOVE = 66;
 const BELOW = 134;
-const MOST_TICKS = 100; // more of them would be a grey band
-const STACK = 12; // from one of equal scores to the next, where there is room
-const STACK_ROOM = 66; // down to the words below
-const MOST_NAMED = 4; // experts whose numbers stand in the picture; the sentence has all of them
+// The distance between marks of equal scores, and the height of all of them at most.
+const STACK = 12;
+const STACK_ROOM = 66;
 const RADIUS = 4.5;
 
 /**
+ * Draw the exact scores of a token's best experts on one axis, the rounded scores on another axis
+ * below it, and a line between both scores of each expert.
+ *
  * @param {Ink} ink
  * @param {number} width
  * @param {TokenChoice} choice
@@ -35,7 +45,8 @@ export function drawChoice(ink, width, choice, settings) {
   const roundedScores = shown.map((expert) => choice.rounded[expert]);
   const format = PLAYGROUND_FORMATS[settings.format];
   const least = Math.min(...scores, ...roundedScores);
-  const firstTick = toNearest(least, format); // may lie on either side
+  // The rounded number may be below or above.
+  const firstTick = toNearest(least, format);
   const low = Math.min(least, firstTick);
   const high = Math.max(...scores, ...roundedScores);
   const room = width - MARGIN.left - MARGIN.right;
@@ -70,7 +81,7 @@ export function drawChoice(ink, width, choice, settings) {
 }
 
 /**
- * The chosen experts, and the best of the others, by exact and by rounded scores.
+ * Return the experts chosen by exact or by rounded scores, and the best of the others.
  *
  * @param {TokenChoice} choice
  * @param {number} chosen
@@ -79,12 +90,12 @@ function shownExperts(choice, chosen) {
   const best = largest(choice.exact, Math.min(chosen + BESIDE, choice.exact.length));
   const changed = [...choice.leaving, ...choice.coming];
   const others = new Set([...best, ...choice.after].filter((expert) => !changed.includes(expert)));
-  // Those that change hands are drawn last, so that no other mark hides them.
+  // Experts that leave or come in are drawn last, so that no other mark hides them.
   return [...others, ...changed];
 }
 
 /**
- * The numbers of a format between two values; none where they are too many to be told apart.
+ * Return the numbers of a format between two of them; none if they are more than MOST_TICKS.
  *
  * @param {number} low
  * @param {number} high
@@ -114,7 +125,7 @@ function drawTicks(ink, numbers, x) {
 }
 
 /**
- * The line between the last expert that exact scores choose and the first that they do not.
+ * Draw the line between the last expert chosen by exact scores and the best of the others.
  *
  * @param {Ink} ink
  * @param {TokenChoice} choice
@@ -130,7 +141,8 @@ function drawCut(ink, choice, chosen, x) {
 }
 
 /**
- * A filled mark for a chosen expert, a ring for another; a cross for one that loses its place.
+ * Draw the mark of an expert: filled if it is chosen, a ring if it is not, a cross if rounding makes
+ * it lose its place.
  *
  * @param {Ink} ink
  * @param {readonly [number, number]} at
@@ -156,8 +168,8 @@ function drawExpert(ink, [x, y], chosen, expert, choice, colour) {
 }
 
 /**
- * The numbers of the experts that change hands, below their exact scores: one label for those that
- * leave and one for those that come in, so that no label covers another.
+ * Write the numbers of the experts that leave and of those that come in below their exact scores.
+ * Each group has one label, so that no label covers another.
  *
  * @param {Ink} ink
  * @param {number} width
@@ -184,7 +196,7 @@ function drawNames(ink, width, { exact, leaving, coming }, x) {
 }
 
 /**
- * A cell for each token, marked where its set of experts changes.
+ * Draw a cell for each token, with another colour if its set of experts changes.
  *
  * @param {Ink} ink
  * @param {number} width
@@ -208,7 +220,7 @@ export function drawTokens(ink, width, changed, selected) {
 }
 
 /**
- * The side of a cell of the map.
+ * Return the side of a cell of the map.
  *
  * @param {number} width
  */

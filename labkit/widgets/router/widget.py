@@ -1,8 +1,8 @@
 """Widget of a router of experts: its scores are rounded, and some tokens get other experts.
 
 A router gives each expert a score, and a token goes to the experts with the largest scores.
-Rounding moves each score a little, and makes some of them equal. The page computes every number
-(choosing.js), as `chosen_experts` does.
+Rounding moves each score a little, and makes some of them equal. The page computes all numbers
+(choosing.js). Python computes the same ones for the trait `changed`.
 
 Invariant: the scores are FP32 numbers, drawn by a counter-based generator, so that the page and
 Python have the same ones. Of equal scores the lower expert wins, as in `torch.sort(stable=True)`.
@@ -31,13 +31,21 @@ CHOSEN = (1, 2, 4, 8)
 SPREADS = (0.05, 0.1, 0.2, 0.5, 1.0, 1.5, 2.0, 3.0)
 FORMATS = {row.name: row for row in (FP32, FP16, BF16, E4M3, E5M2)}
 ROUNDED = ("scores", "logits")
-INTERVALS = 512  # of the table of quantiles
+# The number of intervals in the table of quantiles.
+INTERVALS = 512
+# This is 2^32 divided by the golden ratio. It is added to an index before it is mixed, since the
+# mixed bits of 0 are 0.
+GOLDEN = np.uint32(0x9E3779B9)
 HOW = "to turn the knobs, or go on in code: board.format = 'FP16'; print(board.changed.mean())"
 
 
 @cache
 def quantiles() -> tuple[float, ...]:
-    """Return `INTERVALS` + 1 normal quantiles, between which a random place is interpolated.
+    """Return `INTERVALS` + 1 quantiles of the normal distribution, in ascending order.
+
+    A uniformly distributed random number is a position in this table, and interpolation between two
+    quantiles makes a normally distributed number of it. The ends would be infinite; they are the
+    quantiles of a quarter of an interval.
 
     >>> len(quantiles()), quantiles()[256]
     (513, 0.0)
@@ -49,7 +57,7 @@ def quantiles() -> tuple[float, ...]:
 
 
 def _mixed(key: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Return 32 bits, each of which depends on each bit of the key.
+    """Return 32 bits, each of which depends on all bits of the key.
 
     Source: MurmurHash3, A. Appleby, fmix32 (public domain).
     """
@@ -67,9 +75,8 @@ def router_logits(experts: int, spread: float, tokens: int = TOKENS) -> NDArray[
     >>> logits.shape, bool(abs(logits.std() - 2) < 0.01)
     ((900, 256), True)
     """
-    golden = np.uint32(0x9E3779B9)
-    keys = _mixed(np.arange(tokens, dtype=np.uint32) + golden)
-    counters = _mixed(np.arange(experts, dtype=np.uint32) + golden)
+    keys = _mixed(np.arange(tokens, dtype=np.uint32) + GOLDEN)
+    counters = _mixed(np.arange(experts, dtype=np.uint32) + GOLDEN)
     bits = _mixed(keys[:, np.newaxis] ^ counters)
     place = bits / 2.0**32 * INTERVALS
     below = place.astype(np.int64)
@@ -87,27 +94,27 @@ def chosen_experts(scores: NDArray[np.floating[Any]], chosen: int) -> NDArray[np
     [[True, True, False, False]]
     """
     order = np.argsort(-scores, axis=1, kind="stable")[:, :chosen]
-    found = np.zeros(scores.shape, bool)
-    np.put_along_axis(found, order, True, axis=1)
-    return found
+    is_chosen = np.zeros(scores.shape, bool)
+    np.put_along_axis(is_chosen, order, True, axis=1)
+    return is_chosen
 
 
 class RouterScores(LabWidget, folder="router"):
-    """A router whose scores one rounds: which tokens get other experts, and why.
+    """A router of experts with rounded scores: which tokens get other experts, and why.
 
     Args:
-        format: To which the scores are rounded: "FP32", "FP16", "BF16", "E4M3" or "E5M2".
-        experts: 8, 64 or 256.
-        chosen: How many of them a token gets: 1, 2, 4 or 8.
-        spread: Standard deviation of the logits, one of `SPREADS`.
-        rounded: "scores" (the sigmoid of each logit) or "logits".
+        format: The format of the rounded scores: "FP32", "FP16", "BF16", "E4M3" or "E5M2".
+        experts: The number of experts: 8, 64 or 256.
+        chosen: The number of experts for a token: 1, 2, 4 or 8.
+        spread: The standard deviation of the logits, one of `SPREADS`.
+        rounded: What is rounded: "scores" (the sigmoid of each logit) or "logits".
 
-    Traits to read and set: all of these, and `token` (0 to 899). To read: `changed` (of each token,
-    whether its set of experts is another one), and `sentence`, which the page forms once it shows
-    the widget.
+    Traits to read and set: all of these, and `token` (0 to 899). To read: `changed` (for each
+    token, whether rounding changes its set of experts), and `sentence`, which the page sets when it
+    shows the widget.
 
     Raises:
-        TraitError: A trait is none of its choices; the message lists them.
+        TraitError: A trait is set to a value that is not one of its choices.
 
     >>> board = RouterScores("BF16")
     >>> print(f"{board.changed.mean():.3f}")
@@ -146,7 +153,7 @@ class RouterScores(LabWidget, folder="router"):
 
     @property
     def changed(self) -> NDArray[np.bool_]:
-        """Of each token, whether rounding changes its set of experts, [token]."""
+        """For each token, whether rounding changes its set of experts, [token]."""
         exact = router_logits(self.experts, self.spread)
         if self.rounded == "scores":
             exact = (1 / (1 + np.exp(-exact.astype(np.float64)))).astype(np.float32)

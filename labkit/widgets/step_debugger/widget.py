@@ -1,11 +1,10 @@
 """One training step in eight stages, walked through by hand, in any recipe and at any scale.
 
-Idea: a task, a recipe and a seed decide a run, so the same step can be taken again at another
-scale: the steps before it are replayed. `labkit.train.watch_step` measures; each tensor becomes a
-bar on an axis of powers of two, with FP16's window behind it, and each stage a sentence.
+A task, a recipe and a seed decide a run. So the same step can be taken again at another scale,
+after the steps before it are replayed. `labkit.train.watch_step` measures it. Each tensor becomes a
+bar on an axis of powers of two, with the range of FP16 behind it, and each stage a sentence.
 
-Invariant: what is shown comes from a step that a run took; `another_step` takes it for good; every
-number in a sentence is one of the stage's own.
+Invariant: tensors and sentences belong to one step of a run with the current recipe and scale.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.number_words import brief, percent, power
 from labkit.widgets.base.widget import LabWidget, limited
 
-AXIS = (-44, 24)  # exponents of the axis; what lies beyond is drawn at its end
+# The exponents at the ends of the axis. Smaller and larger magnitudes are drawn at its ends.
+AXIS = (-44, 24)
 TICKS = range(-40, 17, 8)
 OFFERED = tuple(RECIPES[name] for name in ("FP32", "O1", "O2", "O3"))
 MOST_LOG2_SCALE = 40
@@ -36,7 +36,11 @@ WHY_STATIC = why_still(
 
 
 def window() -> dict[str, Any]:
-    """Return where FP16's zones begin on the axis, 0 to 1, and where its ticks are."""
+    """Return where FP16's zones begin on the axis, and the exponents and positions of its ticks.
+
+    Positions go from 0 to 1.
+    """
+    # Magnitudes up to half of the smallest subnormal number are rounded to 0.
     edges = {
         "subnormal": FP16.emin - FP16.significand_bits - 1,
         "normal": FP16.emin,
@@ -49,13 +53,16 @@ def window() -> dict[str, Any]:
 
 
 def place(size: float) -> float:
-    """Return where a magnitude lies on the axis, 0 to 1.
+    """Return the position of a magnitude on the axis, from 0 to 1.
 
     >>> place(2.0**-44), place(2.0**-10), place(1e30)
     (0.0, 0.5, 1.0)
     """
+    if size == 0:
+        return 0.0
     low, high = AXIS
-    return min(max((math.log2(size) - low) / (high - low), 0.0), 1.0) if size else 0.0
+    share = (math.log2(size) - low) / (high - low)
+    return min(max(share, 0.0), 1.0)
 
 
 def tensor_view(tensor: TensorSummary) -> dict[str, Any]:
@@ -82,7 +89,7 @@ def sentences(step: StagedStep, recipe: Recipe) -> list[str]:
     >>> sentences(step, RECIPES["FP32"])[7]
     'Nothing to copy: the model computes with the very weights that were stepped.'
     """
-    # in the order of STAGES
+    # In the order of STAGES.
     says = (_cast, _forward, _loss, _backward, _unscale, _check, _step, _copy_back)
     return [say(step, recipe, stage) for say, stage in zip(says, step.stages, strict=True)]
 
@@ -106,13 +113,10 @@ def as_text(step: StagedStep, recipe: Recipe) -> str:
 
 def _cast(_step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
     if recipe.autocast is not None:
-        copy = (
-            f"a copy to {recipe.autocast.name} wherever a matrix product or a convolution "
-            "asks for one"
-        )
         return (
             f"{recipe.name} casts nothing here: every weight stays in FP32, and autocast "
-            f"casts {copy}."
+            f"casts a copy to {recipe.autocast.name} wherever a matrix product or a convolution "
+            "asks for one."
         )
     if recipe.model == FP32:
         return "Nothing is cast: everything in this step is FP32."
@@ -157,19 +161,17 @@ def _loss(step: StagedStep, _recipe: Recipe, stage: StepStage) -> str:
 
 
 def _backward(step: StagedStep, _recipe: Recipe, stage: StepStage) -> str:
-    bad, zeros, total = (
-        sum(getattr(t, what) for t in stage.tensors) for what in ("non_finite", "zeros", "elements")
-    )
+    bad = sum(tensor.non_finite for tensor in stage.tensors)
+    zeros = sum(tensor.zeros for tensor in stage.tensors)
+    total = sum(tensor.elements for tensor in stage.tensors)
     if bad:
         return (
             f"At scale {power(step.scale)} gradients overflow: {bad:,} of {total:,} numbers "
             "are inf or NaN."
         )
-    times = (
-        "Nothing is scaled"
-        if step.scale == 1
-        else f"Every gradient is {power(step.scale)} times that of the loss"
-    )
+    times = f"Every gradient is {power(step.scale)} times that of the loss"
+    if step.scale == 1:
+        times = "Nothing is scaled"
     if zeros == total:
         return f"{times}, and all {total:,} of them are zero: no weight will learn from this step."
     low = min(tensor.smallest for tensor in stage.tensors if tensor.smallest)
@@ -182,20 +184,19 @@ def _backward(step: StagedStep, _recipe: Recipe, stage: StepStage) -> str:
 
 def _unscale(step: StagedStep, _recipe: Recipe, stage: StepStage) -> str:
     dtype = format_of(stage.tensors[0].dtype).name
-    there = [tensor for tensor in stage.tensors if tensor.smallest]
-    if not there:
+    non_zero = [tensor.smallest for tensor in stage.tensors if tensor.smallest]
+    if not non_zero:
         return (
             f"Divided by {power(step.scale)} in {dtype}: no finite gradient other than zero "
             "is left."
         )
-    low = min(tensor.smallest for tensor in there)
-    small = low < FP16.smallest_subnormal / 2
-    why = "which FP16 would have rounded to 0" if small else "which FP16 could hold too"
-    how = (
-        f"In {dtype}, divided by 1"
-        if step.scale == 1
-        else f"First to {dtype}, then divided by {power(step.scale)}"
-    )
+    low = min(non_zero)
+    why = "which FP16 could hold too"
+    if low < FP16.smallest_subnormal / 2:
+        why = "which FP16 would have rounded to 0"
+    how = f"First to {dtype}, then divided by {power(step.scale)}"
+    if step.scale == 1:
+        how = f"In {dtype}, divided by 1"
     return f"{how}. The smallest weight gradient is {brief(low)}, {why}."
 
 
@@ -203,11 +204,9 @@ def _check(step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
     total = sum(tensor.elements for tensor in stage.tensors)
     bad = sum(tensor.non_finite for tensor in stage.tensors)
     if not step.found_inf:
-        grown = (
-            f" The scale becomes {power(step.scale_after)}."
-            if step.scale_after != step.scale
-            else ""
-        )
+        grown = ""
+        if step.scale_after != step.scale:
+            grown = f" The scale becomes {power(step.scale_after)}."
         return f"All {total:,} gradients are finite: the step may happen.{grown}"
     first = next((tensor.name for tensor in stage.tensors if tensor.non_finite), "a gradient")
     found = f"found_inf: {bad:,} of {total:,} gradients are inf or NaN, first in {first}."
@@ -221,10 +220,8 @@ def _check(step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
 def _step(step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
     if not step.stepped:
         return "Skipped: the weights and the optimizer's state stay as they were."
-    what = (
-        f"{recipe.optimizer.name} "
-        f"{'weights' if recipe.model == recipe.optimizer else 'master weights'}"
-    )
+    kind = "weights" if recipe.model == recipe.optimizer else "master weights"
+    what = f"{recipe.optimizer.name} {kind}"
     bad = sum(tensor.non_finite for tensor in stage.tensors)
     if bad:
         share = f"{bad:,} of its {step.weights:,} updates"
@@ -237,9 +234,8 @@ def _step(step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
 
 
 def _copy_back(step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
-    bad, total = (
-        sum(getattr(t, what) for t in stage.tensors) for what in ("non_finite", "elements")
-    )
+    bad = sum(tensor.non_finite for tensor in stage.tensors)
+    total = sum(tensor.elements for tensor in stage.tensors)
     if bad:
         which = "Every weight is" if bad == total else f"{bad:,} of {total:,} weights are"
         return f"{which} inf or NaN: this model is lost, and no later step repairs it."
@@ -249,11 +245,9 @@ def _copy_back(step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
         return "Nothing moved, so nothing changes."
     stayed = step.moved - step.model_moved
     fate = "stays in the master" if recipe.master_weights else "is forgotten"
-    missed = (
-        f"for {stayed:,} the update was less than half an ulp, and {fate}"
-        if stayed > 0
-        else "none was missed"
-    )
+    missed = "none was missed"
+    if stayed > 0:
+        missed = f"for {stayed:,} the update was less than half an ulp, and {fate}"
     moved = f"{step.model_moved:,} of {step.weights:,} weights change"
     return f"Rounded into the model's {recipe.model.name}, {moved}; {missed}."
 
@@ -262,16 +256,16 @@ class StepDebugger(LabWidget, folder="step_debugger"):
     """One training step in eight stages, with dtype, range, zeros and inf of every tensor.
 
     Args:
-        task: what is trained.
-        recipe: in which precision to begin with.
-        recipes: the recipes on offer.
-        seed: of the run.
+        task: The task that is trained.
+        recipe: The first recipe.
+        recipes: The recipes that can be chosen.
+        seed: The seed of the run.
 
-    What can be read and set: `stage` (0 to 7), `recipe_name`, `log2_scale` (0 to 40). What can be
-    read: `watched`, `sentence`. What can be done: `another_step()`, `reset()`.
+    Traits to read and set: `stage` (0 to 7), `recipe_name` and `log2_scale` (0 to 40). To read:
+    `watched` (the step with its stages) and `sentence` (that of the stage).
 
     Raises:
-        TraitError: a stage, a recipe or a scale that does not exist.
+        TraitError: The stage, the recipe or the scale does not exist.
 
     >>> from labkit.train import TASKS
     >>> steps = StepDebugger(TASKS["digits"])
@@ -286,7 +280,8 @@ class StepDebugger(LabWidget, folder="step_debugger"):
     recipe_name = traitlets.Unicode().tag(sync=True)
     log2_scale = traitlets.Int(0).tag(sync=True)
     sentence = traitlets.Unicode().tag(sync=True)
-    _taken: list[float]  # the scales of the steps that were taken for good
+    # The scales of the steps before the one that is shown.
+    _taken: list[float]
     # The scale of the step that is shown: that of the recipe's scaler, or of the slider.
     _scale: float
     _watched: StagedStep
@@ -314,9 +309,7 @@ class StepDebugger(LabWidget, folder="step_debugger"):
         }
         super().__init__(_about=about | window(), recipe_name=recipe.name)
         self.reset()
-        self.on_msg(
-            lambda _, content, __: self.another_step() if content["do"] == "step" else self.reset()
-        )
+        self.on_msg(self._on_message)
 
     @property
     def recipe(self) -> Recipe:
@@ -326,8 +319,15 @@ class StepDebugger(LabWidget, folder="step_debugger"):
     def watched(self) -> StagedStep:
         return self._watched
 
+    def _on_message(self, _: object, content: dict[str, Any], __: object) -> None:
+        match content.get("do"):
+            case "step":
+                self.another_step()
+            case "reset":
+                self.reset()
+
     def another_step(self) -> None:
-        """Take the step that is shown, and show the next one, at the scaler's new scale."""
+        """Keep the step that is shown, and show the next one, at the scaler's new scale."""
         self._taken.append(self._watched.scale)
         self._show_scale(self._watched.scale_after)
         self._take()
@@ -360,14 +360,20 @@ class StepDebugger(LabWidget, folder="step_debugger"):
         self._take()
 
     def _show_scale(self, scale: float) -> None:
-        """Take the next step at a scale; the slider shows the nearest power of two."""
-        self._following = False
+        """Set the scale of the next step; the slider shows the nearest power of two.
+
+        A scaler can have a scale between or beyond the positions of the slider, so that the slider
+        must not set `_scale` here.
+        """
         self._scale = scale
-        self.log2_scale = min(max(round(math.log2(scale)), 0), MOST_LOG2_SCALE)
-        self._following = True
+        self._following = False
+        try:
+            self.log2_scale = min(max(round(math.log2(scale)), 0), MOST_LOG2_SCALE)
+        finally:
+            self._following = True
 
     def _take(self) -> None:
-        """Take the step at the chosen scale, after the steps that were taken for good."""
+        """Replay the steps before, take a step at `_scale`, and show it."""
         run = TrainingRun(self._task, self.recipe, self._seed, measure_every=0)
         for scale in self._taken:
             run.scaler = replace(run.scaler, scale=scale)

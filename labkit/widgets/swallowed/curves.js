@@ -3,11 +3,18 @@
 import { binadeOf, exactly, firstDigits, listed, numberText } from "../exact/numbers.js";
 import { CURVES } from "./plot.js";
 
-/** @typedef {{ p: number, emin: number, max: number }} Narrow what rounding needs of a format */
+/**
+ * What rounding needs of a format.
+ *
+ * @typedef {object} Narrow
+ * @property {number} p The stored bits of the significand.
+ * @property {number} emin The exponent of the smallest normal number.
+ * @property {number} max The largest finite number.
+ */
 
 /** @typedef {Float64Array<ArrayBuffer>} Curve the weight before the first update and after each */
 
-/** @typedef {(x: number) => number} Round */
+/** @typedef {(x: number) => number} Round rounds a number to a format */
 
 /**
  * A row of the table.
@@ -23,22 +30,35 @@ import { CURVES } from "./plot.js";
 const HALF = { p: 10, emin: -14, max: 65504 };
 /** @type {Narrow} */
 const BRAIN = { p: 7, emin: -126, max: (2 - 2 ** -7) * 2 ** 127 };
-const WHOLE = 1.5 * 2 ** 52; // adding it rounds to whole numbers, half to even
+// The sum of this number and a number below 2^51 is rounded to a whole number, half to even, since
+// float64 numbers of this size have a spacing of 1.
+const WHOLE = 1.5 * 2 ** 52;
+// A float64 number, and its bits as two words. All machines with browsers are little-endian, so the
+// second word has the sign, the 11 bits of the exponent and the first 20 bits of the significand.
 const words64 = new Float64Array(1);
-const fields64 = new Uint32Array(words64.buffer); // little-endian, as all that browsers run on
+const fields64 = new Uint32Array(words64.buffer);
 
-// --- rounding, fast ------------------------------------------------------------------------------
+// --- rounding ------------------------------------------------------------------------------------
+
+// `roundValue` of exact/numbers.js is exact but too slow here: a position of the sliders needs
+// thousands of roundings. These functions use float64 arithmetic. A test compares their curves with
+// those of curves.py.
 
 /**
+ * Return the spacing of a format's values in the binade of a number.
+ *
  * @param {Narrow} format
  * @param {number} x
  */
 function spacingIn({ p, emin }, x) {
   words64[0] = x;
-  return 2 ** (Math.max(((fields64[1] >>> 20) & 0x7ff) - 1023, emin) - p);
+  const exponent = ((fields64[1] >>> 20) & 0x7ff) - 1023;
+  return 2 ** (Math.max(exponent, emin) - p);
 }
 
 /**
+ * Return a rounded number, or infinity if it is beyond the format's largest.
+ *
  * @param {Narrow} format
  * @param {number} x
  */
@@ -83,25 +103,27 @@ function byChance(x, random) {
 // --- curves --------------------------------------------------------------------------------------
 
 /**
- * The curve of a method.
+ * Return the curve of a method.
  *
  * @param {number} weight
  * @param {number} update
  * @param {number} steps
- * @param {Round} round of the format that holds the weight
- * @param {(now: number, minus: number, step: number) => number} [next] takes a step
+ * @param {Round} round rounds to the format of the weight
+ * @param {(now: number, minus: number, step: number) => number} [next] returns the weight after a
+ *   step; by default a rounded difference
  * @returns {Curve}
  */
 function weights(weight, update, steps, round, next = (now, minus) => round(now - minus)) {
-  const found = new Float64Array(steps + 1);
+  const curve = new Float64Array(steps + 1);
   const minus = round(update);
-  found[0] = round(weight);
-  for (let i = 1; i <= steps; i++) found[i] = next(found[i - 1], minus, i - 1);
-  return found;
+  curve[0] = round(weight);
+  for (let i = 1; i <= steps; i++) curve[i] = next(curve[i - 1], minus, i - 1);
+  return curve;
 }
 
 /**
- * A compensated subtraction in FP16: what it loses is kept and tried again (W. Kahan, 1965).
+ * Return a function that subtracts in FP16, and compensates the rounding error of each subtraction
+ * in the next one (W. Kahan, 1965).
  *
  * @returns {(total: number, minus: number) => number}
  */
@@ -116,7 +138,7 @@ function kahan() {
 }
 
 /**
- * All six curves, in the order of CURVES.
+ * Return the curves of all methods, in the order of CURVES.
  *
  * @param {number} weight
  * @param {number} update
@@ -137,7 +159,7 @@ export function curvesOf(weight, update, steps, random) {
 }
 
 /**
- * In how many steps a weight changed.
+ * Return the number of steps in which a weight changed.
  *
  * @param {Curve} curve
  */
@@ -148,7 +170,7 @@ function movesIn(curve) {
 }
 
 /**
- * The weight after the last update.
+ * Return the weight after the last update.
  *
  * @param {Curve} curve
  */
@@ -166,7 +188,8 @@ function fourDigits(x) {
 }
 
 /**
- * A few quarters times a power of two as such, and in decimal.
+ * Return a number in decimal; if it is 1, 1.25, 1.5 or 1.75 times a power of two, also as such:
+ * "1.25 × 2^-9 = 0.002441".
  *
  * @param {number} x above 0
  */
@@ -178,7 +201,8 @@ export function quarters(x) {
 }
 
 /**
- * For each method its end value, what is missing, and in how many steps the weight moved.
+ * Return the row of each method: its end value, the difference from the exact sum, and the number of
+ * steps in which the weight changed.
  *
  * @param {readonly Curve[]} curves
  * @param {number} exact
@@ -198,16 +222,21 @@ export function curveRows(curves, exact) {
 
 // --- the sentence --------------------------------------------------------------------------------
 
-/** @typedef {"arrive" | "near" | "still" | "short" | "far"} Outcome where a method ends */
+/**
+ * Where a method ends: at the exact sum, near it, at the first weight, before it or beyond it.
+ *
+ * @typedef {"arrive" | "near" | "still" | "short" | "far"} Outcome
+ */
 
-// What may be missing besides one ulp of FP16, as a share of the way.
+// The largest differences from the exact sum, as shares of the way of the weight. One ulp of FP16 is
+// subtracted from a difference before.
 const ARRIVES = 0.02;
 const COMES_NEAR = 0.1;
 
 /**
  * @param {Curve} curve
- * @param {number} exact
- * @param {number} way
+ * @param {number} exact the exact sum
+ * @param {number} way the difference between the first weight and the exact sum
  * @returns {Outcome}
  */
 function outcomeOf(curve, exact, way) {
@@ -220,8 +249,8 @@ function outcomeOf(curve, exact, way) {
 }
 
 /**
- * Which methods arrive where the exact sum does, which never moved, and where the others end. The
- * rule behind it is the learner's to find, so no word names it.
+ * Return the sentence about the methods that reach the exact sum, those that never move, and the
+ * ends of the others. It does not explain them: finding the rule is the learner's task.
  *
  * @param {readonly Curve[]} curves
  * @param {number} weight
@@ -251,11 +280,11 @@ export function swallowedSentence(curves, weight, update, steps) {
 }
 
 /**
- * What methods do, in one part of a sentence; no part where there are none.
+ * Return the part of the sentence about several methods, in an array; an empty one without methods.
  *
  * @param {readonly { name: string }[]} methods
- * @param {string} one
- * @param {string} several
+ * @param {string} one the verb for one method
+ * @param {string} several the verb for several methods
  */
 function togetherText(methods, one, several) {
   if (!methods.length) return [];

@@ -16,27 +16,31 @@ import { inkSegment, inkText, niceStep } from "../base/plot.js";
  */
 
 /**
- * Where the picture lies.
+ * The area of the curves in the picture. Positions are in pixels.
  *
  * @typedef {object} Place
- * @property {number} low The lowest weight.
- * @property {number} high
- * @property {number} left The left end, in pixels.
+ * @property {number} low The weight at the bottom.
+ * @property {number} high The weight at the top.
+ * @property {number} left
  * @property {number} right
  * @property {number} top
  * @property {number} bottom
- * @property {boolean} roomy Whether there is room for the end values.
- * @property {number} steps
- * @property {(step: number) => number} x
- * @property {(weight: number) => number} y
+ * @property {boolean} roomy Whether there is space for the end values beside the names.
+ * @property {number} steps The number of updates.
+ * @property {(step: number) => number} x Returns the position of a step.
+ * @property {(weight: number) => number} y Returns the position of a weight.
  */
 
 /** @typedef {Ink & Place} CurveArea */
 
+// Lengths in pixels: the space around the curves, the least distance between two names, and the line
+// from the end of a curve to its name.
 export const AXES = { left: 62, bottom: 34, top: 16 };
 export const LABEL_GAP = 17;
-export const LEADER = 20; // from the end of a curve to its name
-/** @type {CurveStyle[]} the broad ones come first, so that others are seen on them */
+export const LEADER = 20;
+// In the order of the table, and of METHODS in curves.py. Broad curves are drawn first, so that they
+// do not hide others.
+/** @type {CurveStyle[]} */
 export const CURVES = [
   { name: "FP32", colour: "fp32", width: 4, dash: [] },
   { name: "FP16", colour: "fp16", width: 2.2, dash: [], casing: 0.6 },
@@ -49,9 +53,11 @@ export const CURVES = [
 // --- axes ----------------------------------------------------------------------------------------
 
 /**
+ * Return round numbers between two numbers, and their distance.
+ *
  * @param {number} low
  * @param {number} high
- * @param {number} most how many steps at most
+ * @param {number} most the largest number of steps between them
  */
 function roundTicks(low, high, most) {
   const step = niceStep((high - low) / most, [1, 2, 2.5, 5, 10]);
@@ -61,7 +67,7 @@ function roundTicks(low, high, most) {
 }
 
 /**
- * A tick in as many places as the step has.
+ * Return a tick as text, with as many decimal places as the step has.
  *
  * @param {number} value
  * @param {number} step
@@ -100,7 +106,8 @@ export function drawAxes(area) {
 // --- curves --------------------------------------------------------------------------------------
 
 /**
- * The outline of a curve, only where it bends: a thousand points on one line are drawn as one line.
+ * Return the path of a curve, with points only where it bends: many steps on a straight line are one
+ * line.
  *
  * @param {CurveArea} area
  * @param {ArrayLike<number>} values
@@ -144,7 +151,7 @@ export function drawCurve(area, values, style, faded) {
 }
 
 /**
- * The name of a curve, with a line from its end.
+ * Draw the name of a curve, with a line from the curve's end.
  *
  * @param {CurveArea} area
  * @param {CurveStyle} style

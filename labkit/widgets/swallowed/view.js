@@ -59,7 +59,8 @@ function shownOf(model, random) {
 // --- the table -----------------------------------------------------------------------------------
 
 const COLUMNS = ["weight in", "alone", "end value", "off the exact sum", "steps that moved it"];
-const MOST_POINTS = 110; // of a small curve
+// The largest number of points of a small curve, which is 112 pixels wide.
+const MOST_POINTS = 110;
 
 /** @param {(name: string) => void} onHighlight */
 function curveTable(onHighlight) {
@@ -102,7 +103,7 @@ function curveRow(style, onHighlight) {
   return {
     element,
     /**
-     * Draw the curve alone, before the exact way.
+     * Draw the curve alone, on a broad line from the first weight to the exact sum.
      *
      * @param {Curve} curve
      * @param {number} exact
@@ -136,7 +137,7 @@ function curveRow(style, onHighlight) {
 }
 
 /**
- * A short line as the curve is drawn.
+ * Return a short line in the style of a curve.
  *
  * @param {CurveStyle} style
  */
@@ -152,7 +153,7 @@ function sampleOf({ colour, width, dash }) {
 // --- the picture ---------------------------------------------------------------------------------
 
 /**
- * Where the curves lie in a picture.
+ * Return the area of the curves in a picture.
  *
  * @param {Shown} shown
  * @param {Pen} pen
@@ -218,7 +219,7 @@ function drawCurves(area, { weight, exact, steps, curves, rows }, highlight) {
 // --- the widget ----------------------------------------------------------------------------------
 
 /**
- * A slider of a trait over a list of places.
+ * Return a slider for a trait, whose positions are those of a list of numbers.
  *
  * @param {Model<Traits>} model
  * @param {"weight" | "update"} name
@@ -230,7 +231,8 @@ function placeSlider(model, name, label, places) {
     label,
     min: 0,
     max: places.length - 1,
-    page: 4, // a binade
+    // Four positions are a binade.
+    page: 4,
     value: nearest(places, model.get(name), Math.log2),
     text: (i) => quarters(places[i]),
     onInput: (i) => put(model, { [name]: places[i] }),
@@ -238,7 +240,7 @@ function placeSlider(model, name, label, places) {
 }
 
 /**
- * Show a value that code may have set between the places.
+ * Show a value, which Python code may have set between two positions of the slider.
  *
  * @param {Slider} control
  * @param {readonly number[]} places
@@ -256,6 +258,7 @@ function setPlace(control, places, value) {
  */
 function fillSwallowed(root, model, life) {
   const { weights, updates, steps } = model.get("_places");
+  // `floats` copies the bytes to a buffer of their own, which is read as whole numbers here.
   const random = new Uint32Array(floats(model.get("_random")).buffer);
   const tint = colours(root, life, () => picture.redraw());
   let shown = shownOf(model, random);
@@ -295,7 +298,8 @@ function fillSwallowed(root, model, life) {
 
   watch(life, model, ["weight", "update"], () => {
     shown = shownOf(model, random);
-    picture.drawNow(); // not with the next frame: the hand does not wait
+    // Not with the next animation frame, so that the picture follows the slider without delay.
+    picture.drawNow();
     show();
   });
   watch(life, model, ["highlight"], () => {

@@ -1,7 +1,7 @@
-"""Swallowed updates: a thousand small steps of a weight, six ways to take them, two sliders.
+"""Swallowed updates: many small updates of a weight, computed by six methods.
 
-The page computes the curves at every movement of the hand (curves.js); Python computes the same for
-code (curves.py).
+The page computes the curves at every movement of its two sliders (curves.js). Python computes the
+same curves for the traits (curves.py).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ WHY_STATIC = why_still(
     "to slide, or go on in code: swallowed.update = 2**-11; print(swallowed.ends)",
     "This weight stands",
 )
-# Four positions in each binade; all of them are exact in FP32, FP16 and BF16, so every method
-# starts from the same. 2^-4 to 2^4
+# The positions of the sliders, four in each binade. All of them are exact in FP32, FP16 and BF16,
+# so that all methods begin with the same numbers.
+# 2^-4 to 2^4
 WEIGHTS = tuple((1 + i % 4 / 4) * 2.0 ** (i // 4 - 4) for i in range(33))
 # 2^-20 to 2^-6
 UPDATES = tuple((1 + i % 4 / 4) * 2.0 ** (i // 4 - 20) for i in range(57))
@@ -30,19 +31,21 @@ MOST_STEPS = 100_000
 
 
 def quarters(value: float) -> str:
-    """Write a number that is a few quarters times a power of two as such, and in decimal.
+    """Return a number in decimal, and if it is a few quarters times a power of two, also as such.
 
     >>> quarters(2.0**-12), quarters(1.25 * 2.0**-9), quarters(1.0), quarters(0.0001)
     ('2^-12 = 2.441e-4', '1.25 × 2^-9 = 0.002441', '2^0 = 1', '1e-4')
     """
+    # value = half * 2^above, and half is at least 0.5 and below 1.
     half, above = frexp(value)
     if half * 8 != int(half * 8):
         return short(value)
-    return f"{f'{2 * half:g} × ' if half != 0.5 else ''}2^{above - 1} = {short(value)}"
+    factor = "" if half == 0.5 else f"{2 * half:g} × "
+    return f"{factor}2^{above - 1} = {short(value)}"
 
 
 def short(value: float) -> str:
-    """Write a number with four digits.
+    """Return a number with four digits.
 
     >>> short(0.755859375), short(-0.5), short(0.000244140625)
     ('0.7559', '−0.5', '2.441e-4')
@@ -55,16 +58,17 @@ class SwallowedUpdates(LabWidget, folder="swallowed"):
 
     Args:
         weight: w before the first update.
-        update: what is subtracted each time, lr * g.
-        steps: how often.
+        update: The number that is subtracted in each step, lr * g.
+        steps: The number of updates.
 
-    Traits to read and set: `weight`, `update`, `highlight` (the name of one curve, or ""). To read:
-    `curves` (method -> weights, [steps + 1]), `ends`, `moved`, and `sentence`, which the page forms
-    once it shows the widget.
+    Traits to read and set: `weight`, `update` and `highlight` (the name of one curve, or ""). To
+    read: `curves` (method -> weights, [steps + 1]), `ends`, `moved`, and `sentence`, which the page
+    sets when it shows the widget.
 
     Raises:
-        TraitError: weight or update is not a positive number that FP16 holds, or rounds to 0 there.
-        ValueError: steps is not between 1 and 100,000.
+        TraitError: `weight` or `update` is not between 2^-24 and 65504, or `highlight` is not the
+            name of a method.
+        ValueError: `steps` is not between 1 and 100,000.
 
     >>> swallowed = SwallowedUpdates(weight=1.0, update=2.0**-10)
     >>> swallowed.ends["FP16"], swallowed.moved["FP16"]
@@ -76,7 +80,7 @@ class SwallowedUpdates(LabWidget, folder="swallowed"):
     highlight = traitlets.Unicode("").tag(sync=True)
     sentence = traitlets.Unicode().tag(sync=True)
     _places = traitlets.Dict().tag(sync=True)
-    # uint32, for stochastic rounding at each step
+    # A uint32 number for the stochastic rounding of each step.
     _random = traitlets.Bytes().tag(sync=True)
 
     def __init__(self, weight: float = 1.0, update: float = 2.0**-12, steps: int = 1000) -> None:

@@ -21,7 +21,8 @@ import { view } from "../base/root.js";
  * @property {"" | "start" | "stop"} wanted What the browser asks for.
  */
 
-const WIDTH = 220; // of the line of losses, in pixels
+// The size of the line of losses and the space around it, in pixels.
+const WIDTH = 220;
 const HEIGHT = 36;
 const EDGE = 4;
 
@@ -31,8 +32,8 @@ function finiteOf(losses) {
 }
 
 /**
- * The loss as a line without axes, on a logarithmic scale; a cross at the first one that is not
- * finite.
+ * Return the losses as a line without axes, on a logarithmic scale, with a cross at the first one
+ * that is inf or NaN.
  *
  * @param {readonly (number | null)[]} losses
  * @returns {string} the text of an SVG

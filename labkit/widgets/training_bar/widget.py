@@ -1,9 +1,9 @@
 """A whole training run behind a progress bar and a button that stops it.
 
-`labkit.train.train` runs in a thread, so the kernel stays free for the Stop button; its result is
-`record`.
+`labkit.train.train` runs in a thread, so that the kernel stays free to receive the message of the
+Stop button.
 
-Invariant: one run for each bar, and it always ends in a record or in an error that is shown.
+Invariant: a bar trains once. The training ends with a record, or with an error that is shown.
 """
 
 from __future__ import annotations
@@ -30,19 +30,24 @@ from labkit.widgets.base.figures import still
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.driven.widget import between_cells, on
 
-POINTS = 100  # of the loss that is drawn
+# About the number of losses that are drawn.
+POINTS = 100
 
 
 class TrainingBar(LabWidget, folder="training_bar"):
     """Training of a task under a recipe that Start begins, with a small picture of its loss.
 
-    `record` is the run's record, or None until it ended.
+    Attributes:
+        record: The record of the run; None until it has ended.
+        place: The device on which it trains.
 
     Args:
-        task, recipe, seed: as in `labkit.train.train`.
-        steps: how many; None takes the task's own number.
-        device: where, as `labkit.train.place` takes it; None is the GPU if there is one.
-        options: passed on to `train` (measure_every, watch).
+        task: The task, as in `labkit.train.train`.
+        recipe: The recipe, as in `labkit.train.train`.
+        seed: The seed, as in `labkit.train.train`.
+        steps: The number of steps; None for the task's own number.
+        device: The device, as in `labkit.train.place`; None for the GPU if there is one.
+        **options: Further arguments of `train`: `measure_every`, `watch`.
     """
 
     done = traitlets.Int(0).tag(sync=True)
@@ -50,9 +55,9 @@ class TrainingBar(LabWidget, folder="training_bar"):
     # ready, running, finished, stopped, failed
     phase = traitlets.Unicode("ready").tag(sync=True)
     sentence = traitlets.Unicode().tag(sync=True)
-    # about POINTS; None: not finite
+    # The loss of some steps; None if it is inf or NaN.
     losses: traitlets.List[float | None] = traitlets.List().tag(sync=True)
-    # what the browser asks for: start, stop
+    # What the browser asks for: "start" or "stop".
     wanted = traitlets.Unicode("").tag(sync=True)
 
     def __init__(
@@ -76,23 +81,27 @@ class TrainingBar(LabWidget, folder="training_bar"):
         super().__init__(
             total=total, sentence=f"Ready to train {name}: {total} steps on {on(self.place)}."
         )
-        self.on_msg(lambda _, content, __: self._leave() if content.get("do") == "unseen" else None)
+        self.on_msg(self._on_message)
         between_cells(self._leave)
 
     def start(self) -> None:
-        """Start the run; a second call does nothing."""
+        """Start the run. A further call does nothing."""
         if self.phase == "ready":
             self.phase = "running"
             self._thread.start()
 
     def stop(self) -> None:
-        """End the run after the step it is in; its record says so."""
+        """End the run after its current step. Its record then has `stopped`."""
         self._stop.set()
 
-    def _leave(self) -> None:
-        """Stop a run without a view, or at an Interrupt.
+    def _on_message(self, _: object, content: dict[str, Any], __: object) -> None:
+        if content.get("do") == "unseen":
+            self._leave()
 
-        One that has not started can still start.
+    def _leave(self) -> None:
+        """Stop the run at an Interrupt, or when all its views have left the page.
+
+        A run that has not started can be started later.
         """
         if self.phase == "running":
             self.stop()
@@ -110,8 +119,10 @@ class TrainingBar(LabWidget, folder="training_bar"):
 
     @traitlets.observe("wanted")
     def _start_or_stop(self, change: dict[str, Any]) -> None:
-        if change["new"] in ("start", "stop"):
-            getattr(self, change["new"])()
+        if change["new"] == "start":
+            self.start()
+        elif change["new"] == "stop":
+            self.stop()
 
     def _run(self) -> None:
         try:
@@ -122,7 +133,7 @@ class TrainingBar(LabWidget, folder="training_bar"):
             self.sentence = verdict(self.record)
             recipes = dict.fromkeys((RECIPES["FP32"], self._what[1]))
             paces: dict[str, float] = {}
-            # time a few steps more, in turns with FP32's
+            # The pace is measured in further steps, which alternate with those of FP32.
             if not self.record.stopped:
                 paces = steps_per_second(
                     self._what[0], recipes, device=self.place, steps=2, stop=stop

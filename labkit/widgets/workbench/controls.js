@@ -1,5 +1,5 @@
-// The knobs of a run. Each sends its name and its position, and shows the position that the kernel
-// has.
+// The knobs of a run. A knob sends its name and its new position to the kernel, and shows the
+// position in the kernel's state.
 
 import { button, segmented, slider, toggle } from "../base/controls.js";
 import { h, required } from "../base/elements.js";
@@ -11,16 +11,12 @@ import { offersOf, scaleKnob, scalingKnob, turn } from "../live_training/knobs.j
 /** @import { RunOffers, RunStore } from "../live_training/knobs.js" */
 /** @import { Position, RunState } from "../live_training/plot.js" */
 
-/**
- * A knob that is one of a few.
- *
- * @typedef {"format" | "accumulator" | "masters" | "epsilon"} Picked
- */
-/** @typedef {"autocast" | "norms_fp32"} Flipped a knob that is on or off */
+/** @typedef {"format" | "accumulator" | "masters" | "epsilon"} Picked knobs with named positions */
+/** @typedef {"autocast" | "norms_fp32"} Flipped knobs that are on or off */
 /** @typedef {Picked | Flipped | "scaling" | "log2_scale" | "log2_lr"} KnobName */
 
 /**
- * What the workbench's knobs may be turned to.
+ * The positions of the workbench's knobs, and the categories of the memory bars.
  *
  * @typedef {RunOffers & Record<Picked, string[]> & {
  *   log2_lr: [number, number],
@@ -108,11 +104,12 @@ function picked(store, name, label) {
   return { ...made, show: ({ knobs }) => made.set(String(knobs[name])) };
 }
 
-const OPERANDS = "operands"; // what stands for a format that no position is
+// The value of the segment for a format that is not a position of the knob, such as FP8 or TF32.
+const OPERANDS = "operands";
 
 /**
- * The format; where layers multiply another one than FP32 under an FP32 recipe (FP8, TF32), that
- * one is shown.
+ * Return the knob of the format. Under an FP32 recipe, layers may multiply numbers of another format
+ * (FP8, TF32). Then an additional segment shows that format, and FP32 chooses the recipe FP32.
  *
  * @param {RunStore} store
  * @returns {Knob}
@@ -184,22 +181,24 @@ function learningRate(store) {
  * @param {Knobs} knobs
  */
 export function showKnobs(store, state, knobs) {
-  if (!upToDate(store)) return; // this frame is older than what the learner just did
+  // An older frame would undo what the learner has just done.
+  if (!upToDate(store)) return;
   for (const name of namesOf(knobs)) {
     const knob = knobs[name];
     const why = state.fixed[name];
-    // Sums of BF16 have one choice, which a click may ask about.
-    const asked = name === "accumulator" && state.knobs.format === "BF16";
-    const still = Boolean(why) && !asked;
-    knob.enable(!still);
-    knob.element.dataset.fixed = String(still);
+    // In BF16 the accumulator has one position, but the knob is not disabled: after a click on
+    // another position, the kernel sends the reason.
+    const explains = name === "accumulator" && state.knobs.format === "BF16";
+    const isFixed = Boolean(why) && !explains;
+    knob.enable(!isFixed);
+    knob.element.dataset.fixed = String(isFixed);
     knob.element.title = why || HINTS[name];
     knob.show(state);
   }
 }
 
 /**
- * Where the run is forked, and whose knobs are on show.
+ * Return the controls of the fork: the step, the button, and the choice whose knobs are shown.
  *
  * @param {RunStore} store
  */

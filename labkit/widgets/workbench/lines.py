@@ -1,11 +1,11 @@
 """The same run in plain torch: a short program, made from the positions of the knobs.
 
-Each knob is a line or a part of one. What a knob leaves out is left out of the program, so FP32 is
-the loop that everybody knows, and O2 is that loop with its eight extra lines.
+Each knob adds lines, or parts of lines, if its position needs them. So the program for FP32 is the
+usual training loop, and that for O2 has a few more lines.
 
-Invariant: the program runs as it is, with `model`, `make_optimizer`, `loss_of` and `batches`
-defined; in FP32 its losses are those of the workbench bit for bit. In FP16 they are torch's own
-kernels', which round elsewhere.
+Invariant: the program runs if `model`, `make_optimizer`, `loss_of` and `batches` are defined. In
+FP32 its losses equal those of the workbench bit for bit. In FP16 they differ, since torch's kernels
+round at other places than the emulation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from labkit.widgets.live_training.knobs import (
 )
 
 DTYPES = {"FP16": "torch.float16", "BF16": "torch.bfloat16"}
-# of a scaler's knobs
+# The settings of a scaler that torch's GradScaler has, too.
 TORCH_HAS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
 
 
@@ -168,7 +168,7 @@ class _Program:
 
 
 def _cannot(knobs: Knobs, refuses_dynamic: bool) -> list[str]:
-    """Return what plain torch does otherwise, as comments.
+    """Return comments about settings of the run that plain torch cannot reproduce.
 
     Args:
         knobs: the positions of the knobs.
@@ -197,14 +197,11 @@ def _cannot(knobs: Knobs, refuses_dynamic: bool) -> list[str]:
             "# plain torch rounds weights to nearest; here the rounding was "
             f"{recipe.rounding.value}"
         )
-    ours = {
-        f.name: getattr(recipe.scaler, f.name)
-        for f in fields(recipe.scaler)
-        if f.name not in TORCH_HAS
-    }
-    beyond = [
-        f"{name}={value:g}" for name, value in ours.items() if value != getattr(DYNAMIC, name)
-    ]
+    beyond = []
+    for setting in fields(recipe.scaler):
+        value = getattr(recipe.scaler, setting.name)
+        if setting.name not in TORCH_HAS and value != getattr(DYNAMIC, setting.name):
+            beyond.append(f"{setting.name}={value:g}")
     if beyond and knobs.scaling is Scaling.DYNAMIC and not refuses_dynamic:
         lines.append(
             f"# torch's GradScaler has no such knobs; here they stood at {', '.join(beyond)}"
@@ -215,10 +212,16 @@ def _cannot(knobs: Knobs, refuses_dynamic: bool) -> list[str]:
 
 
 def _optimizer(knobs: Knobs, task: Task, weights: str) -> tuple[list[str], list[str]]:
-    """Return an import, and the lines that make the optimizer.
+    """Return the import of the optimizer if it needs one, and the lines that make it.
 
-    Optimizers of torch take the knobs as options, others have them turned afterwards. One that no
-    import reaches, or whose options cannot be typed, is the task's own `make_optimizer`.
+    The knobs are options of an optimizer of torch. For another optimizer, lines change its
+    parameter groups. If an optimizer cannot be imported, or its options cannot be written as Python
+    literals, the program calls the task's `make_optimizer`.
+
+    Args:
+        knobs: The positions of the knobs.
+        task: The task.
+        weights: The weights that the optimizer steps, as an expression.
     """
     made = task.make_optimizer
     name = optimizer_name(task)
@@ -248,11 +251,11 @@ def _optimizer(knobs: Knobs, task: Task, weights: str) -> tuple[list[str], list[
 
 
 def _reads_back(typed: Mapping[str, str], options: Mapping[str, object]) -> bool:
-    """Return whether the texts of options are Python for the options themselves."""
+    """Return whether the texts of options, as Python literals, equal the options."""
     try:
         return {name: ast.literal_eval(text) for name, text in typed.items()} == options
+    # The text of a tensor, of a number of numpy or of infinity is not a literal.
     except (SyntaxError, ValueError):
-        # a tensor, a number of numpy's, infinity
         return False
 
 

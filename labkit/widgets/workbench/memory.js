@@ -3,7 +3,7 @@
 import { h } from "../base/elements.js";
 
 /**
- * What one side keeps.
+ * The memory of a run.
  *
  * @typedef {object} MemoryRow
  * @property {string} name
@@ -44,7 +44,7 @@ export function memoryBars(categories) {
 }
 
 /**
- * A letter in each part, so that colour is not the only sign.
+ * Return the letter in the parts of a category, so that colour is not their only difference.
  *
  * @param {string} category
  */

@@ -1,5 +1,5 @@
-// The workbench: the curves, every knob of a recipe and of a fork beside them, the run in torch,
-// and what can be saved or copied.
+// The workbench: the curves, the knobs of a run or its fork beside them, the bytes that runs keep,
+// the run as a program of plain torch, and buttons that save and copy.
 
 import { button, choice } from "../base/controls.js";
 import { h } from "../base/elements.js";
@@ -21,7 +21,7 @@ import { memoryBars } from "./memory.js";
 /** @typedef {import("../live_training/knobs.js").RunTraits} Traits */
 
 /**
- * What the kernel says of the workbench (`Workbench.state`).
+ * The state that the kernel sends (`Workbench.state`).
  *
  * @typedef {RunState & {
  *   task: string,
@@ -34,7 +34,7 @@ import { memoryBars } from "./memory.js";
  * }} WorkbenchState
  */
 
-// FP32 is broad here: it is seen under curves that cover it.
+// The curve of FP32 is broad, so that it is visible behind curves that cover it.
 const PLACE = panels(
   { loss: 150, scale: 62, underflow: 44, swallowed: 44 },
   { width: 5, alpha: 0.45 },
@@ -94,7 +94,7 @@ function layout(store, parts, _, root) {
 }
 
 /**
- * Names as a list offers them.
+ * Return names as options of a list.
  *
  * @param {readonly string[]} names
  * @returns {[value: string, text: string][]}
@@ -125,7 +125,8 @@ function group(title, made) {
 }
 
 /**
- * What can be taken along: a record, a picture, and a line that opens this workbench.
+ * Return the controls that save the record and the picture, and copy the line that opens this
+ * workbench.
  *
  * @param {RunStore} store
  */
@@ -151,7 +152,8 @@ function takeAlong(store) {
   });
 
   async function copyLine() {
-    open.select(); // where the page may not use the clipboard, the line is ready for Ctrl+C
+    // If the page may not use the clipboard, the learner can copy the selected line by Ctrl+C.
+    open.select();
     const done = await copyText(open.value);
     copied.textContent = done ? "Copied." : "Press Ctrl+C to copy it.";
   }
@@ -171,7 +173,7 @@ function takeAlong(store) {
 }
 
 /**
- * Put a text on the clipboard; return whether the page may.
+ * Write a text to the clipboard; return whether that succeeded.
  *
  * @param {string} text
  */

@@ -1,15 +1,16 @@
-"""The workbench: a live training with every knob, a fork, and three ways to take the result along.
+"""The workbench: a live training with every knob of a recipe, and a fork.
 
-Idea: a workbench is handed on as a line of text: task, recipe and seed, and after them only what
-differs: `"digits; O2; seed=0; scaling=off"`.
+Its record and its picture can be saved. A line of text, the code of a workbench, opens it again:
+`"digits; O2; seed=0; scaling=off"` has the task, the recipe, the seed, and the knobs that differ
+from the recipe.
 
-Invariant: the training is that of the recipe, bit for bit, until a knob is turned. A code holds
-knobs, seed and steps, but no device.
+Invariant: the training is that of the recipe, bit for bit, until a knob is turned. A code does not
+have the device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,55 +38,79 @@ from labkit.widgets.workbench.lines import torch_lines
 
 FORM = 'a code reads "digits; O2; seed=0; scaling=off": task, recipe, then what differs'
 UNITS = (("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
+# The settings of a code that are whole numbers, with the least value of each.
+NUMBERS = {"seed": 0, "steps": 1}
 
 
 def opened(code: str) -> dict[str, Any]:
     """Return the arguments of `Workbench` in a code.
 
-    `knobs` are those whose positions differ from the recipe's.
+    Raises:
+        TypeError: The code is not a text.
+        ValueError: The task, the recipe, a setting or its value does not exist, or a setting is
+            given twice.
 
     >>> opened("digits; O2; seed=3; scaling=off; log2_lr=-2")["knobs"]
     {'scaling': <Scaling.OFF: 'off'>, 'log2_lr': -2}
     """
     if not isinstance(code, str):
         raise TypeError(f"a code: expected a text, got {code!r}. ({FORM})")
-    task, recipe, *rest = (
-        [part.strip() for part in code.split(";")] if code.count(";") else (code.strip(), "")
-    )
+    task, *others = [part.strip() for part in code.split(";")]
+    recipe = others[0] if others else ""
     for name, known in ((task, tasks(places())), (recipe, RECIPES)):
         if name not in known:
             raise ValueError(f"there is no {name!r} here; there are {', '.join(known)}. ({FORM})")
-    if plain := [part for part in rest if "=" not in part]:
-        raise ValueError(f"{plain[0]!r} is not a setting. ({FORM})")
-    said = {name.strip(): text.strip() for name, _, text in (part.partition("=") for part in rest)}
-    if len(said) < len(rest):
-        raise ValueError(f"a setting is given twice in {code!r}")
-    numbers = {}
-    knobs = {}
-    for name, text in said.items():
-        least = {"seed": 0, "steps": 1}.get(name)
-        if least is not None:
-            if not text.isdecimal() or int(text) < least:
-                raise ValueError(f"{name}: expected a whole number from {least} on, got {text!r}")
-            numbers[name] = int(text)
-            continue
-        if name not in POSITIONS:
-            raise ValueError(f"there is no knob {name!r}; there are {', '.join(POSITIONS)}")
-        found = [position for position in POSITIONS[name] if str(position) == text]
-        if not found:
-            raise ValueError(f"{name}: expected {span(POSITIONS[name])}, got {text!r}")
-        knobs[name] = found[0]
+    numbers: dict[str, int] = {}
+    knobs: dict[str, Any] = {}
+    for name, text in _settings(others[1:], code).items():
+        if name in NUMBERS:
+            numbers[name] = _whole_number(name, text)
+        else:
+            knobs[name] = _position_in(name, text)
     return {"task": task, "recipe": recipe, **numbers, "knobs": knobs}
 
 
+def _settings(parts: Sequence[str], code: str) -> dict[str, str]:
+    """Return name -> text of the parts NAME=TEXT of a code."""
+    settings: dict[str, str] = {}
+    for part in parts:
+        name, equals, text = part.partition("=")
+        if not equals:
+            raise ValueError(f"{part!r} is not a setting. ({FORM})")
+        if name.strip() in settings:
+            raise ValueError(f"a setting is given twice in {code!r}")
+        settings[name.strip()] = text.strip()
+    return settings
+
+
+def _whole_number(name: str, text: str) -> int:
+    """Return the value of a setting in `NUMBERS`."""
+    least = NUMBERS[name]
+    if not text.isdecimal() or int(text) < least:
+        raise ValueError(f"{name}: expected a whole number from {least} on, got {text!r}")
+    return int(text)
+
+
+def _position_in(name: str, text: str) -> Any:
+    """Return the position of a knob whose text this is."""
+    if name not in POSITIONS:
+        raise ValueError(f"there is no knob {name!r}; there are {', '.join(POSITIONS)}")
+    for each in POSITIONS[name]:
+        if str(each) == text:
+            return each
+    raise ValueError(f"{name}: expected {span(POSITIONS[name])}, got {text!r}")
+
+
 def size(count: int) -> str:
-    """Return a number of bytes as a person reads it.
+    """Return a number of bytes as text, with three digits and a unit.
 
     >>> size(104_488), size(12)
     ('104 kB', '12 bytes')
     """
-    unit, divisor = next((u for u in UNITS if count >= u[1]), UNITS[-1])
-    return f"{count / divisor:.3g} {unit}"
+    for unit, divisor in UNITS:
+        if count >= divisor:
+            return f"{count / divisor:.3g} {unit}"
+    return f"{count} bytes"
 
 
 class Workbench(LiveTraining, folder="workbench"):
@@ -94,20 +119,20 @@ class Workbench(LiveTraining, folder="workbench"):
     It can be forked at any step.
 
     Args:
-        task: what to learn; a name in `TASKS` (before a GPU, in `GPU_TASKS` too), or a Task.
-        recipe: the first positions of the knobs: a name in `RECIPES`, or a Recipe.
-        seed: decides first weights and batches, of all runs.
-        steps: how many; None takes the task's own number.
-        device: where to train: "gpu", "cpu"; None takes the GPU if there is one.
-        folder: where records and pictures are saved.
-        knobs: name -> position, for knobs that differ from the recipe.
+        task: The task: a name in `TASKS` (on a machine with a GPU also in `GPU_TASKS`), or a Task.
+        recipe: The first positions of the knobs: a name in `RECIPES`, or a Recipe.
+        seed: The seed of the first weights and the batches, of all runs.
+        steps: The number of steps; None for the task's own number.
+        device: "gpu", "cpu", a `Place`, or None for the GPU if there is one.
+        folder: The folder in which records and pictures are saved.
+        knobs: Name -> position, for knobs that differ from the recipe.
 
-    Everything the learner can press is here for code too: `press("start")`,
-    `turn(masters="forgotten")`, `fork(60)`.
+    Python code can do what the learner does: `press("start")`, `turn(masters="forgotten")`,
+    `fork(60)`.
 
     Raises:
-        ValueError: an unknown task, recipe or device, or a recipe that has no position on the
-            knobs.
+        ValueError: The task, the recipe, the device, a knob or its position does not exist, or the
+            knobs have no positions for the recipe.
 
     >>> bench = Workbench("digits", "O2", steps=20, device="cpu")
     >>> bench.phase, bench.history
@@ -138,17 +163,23 @@ class Workbench(LiveTraining, folder="workbench"):
         knobs: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder = Path(folder)
+        # Before a controller exists, so that none is left if a position does not exist.
+        positions = {name: position(name, to) for name, to in (knobs or {}).items()}
         super().__init__(task, recipe, seed, steps=steps, device=device)
-        self.forked_run.begin_at({name: position(name, to) for name, to in (knobs or {}).items()})
+        self.forked_run.begin_at(positions)
 
     @classmethod
     def from_code(cls, code: str, *, device: Any = None, folder: Path | str = ".") -> Workbench:
-        """Open the workbench that a code describes.
+        """Return the workbench that a code describes.
 
-        "Copy a line that opens this" and `code` make one.
+        Args:
+            code: The code: the attribute `code` of a workbench, or the line that its page copies.
+            device: As for `Workbench`.
+            folder: As for `Workbench`.
 
         Raises:
-            ValueError: the task, recipe, knob or position does not exist.
+            TypeError: The code is not a text.
+            ValueError: The task, recipe, knob or position does not exist.
 
         >>> bench = Workbench.from_code("digits; O2; seed=3; scaling=off", device="cpu")
         >>> bench.code
@@ -159,42 +190,47 @@ class Workbench(LiveTraining, folder="workbench"):
 
     @property
     def code(self) -> str:
-        """The knobs, the task and the seed as a text, for `from_code`.
+        """The task, the seed and the knobs as a text, for `from_code`.
 
         Raises:
-            ValueError: task or recipe are none of the lab's.
+            ValueError: The lab does not have the task or the recipe.
         """
         forked_run = self.forked_run
         knobs = forked_run.selected.wanted
-        if (
-            tasks(places()).get(forked_run.task.name) is not forked_run.task
-            or RECIPES.get(knobs.given.name) != knobs.given
-        ):
+        is_own_task = tasks(places()).get(forked_run.task.name) is not forked_run.task
+        is_own_recipe = RECIPES.get(knobs.given.name) != knobs.given
+        if is_own_task or is_own_recipe:
             raise ValueError(
                 "a task or recipe of your own has no code: hand over the lines that make it"
             )
+        parts = [forked_run.task.name, knobs.given.name, f"seed={forked_run.seed}"]
+        if forked_run.asked_steps is not None:
+            parts.append(f"steps={forked_run.asked_steps}")
         first = knobs_of(knobs.given)
         differing = [name for name in POSITIONS if getattr(knobs, name) != getattr(first, name)]
-        asked = forked_run.asked_steps
-        steps: list[str] = [] if asked is None else [f"steps={asked}"]
-        parts = [forked_run.task.name, knobs.given.name, f"seed={forked_run.seed}", *steps]
-        return "; ".join([*parts, *(f"{name}={getattr(knobs, name)}" for name in differing)])
+        parts += [f"{name}={getattr(knobs, name)}" for name in differing]
+        return "; ".join(parts)
 
     @property
     def forked(self) -> tuple[StepRecord, ...]:
-        """The steps of the fork since it left the run."""
-        return tuple(self.forked_run.fork.steps) if self.forked_run.fork is not None else ()
+        """The steps of the fork since it left the run; empty without a fork."""
+        if self.forked_run.fork is None:
+            return ()
+        return tuple(self.forked_run.fork.steps)
 
     def turn(self, **knobs: Any) -> None:
-        """Put knobs into positions, by their names in `Knobs`; returns at once."""
-        self.forked_run.ask(
-            partial(self.forked_run.turn, {knob: position(knob, to) for knob, to in knobs.items()})
-        )
+        """Turn knobs to positions, by their names in `Knobs`, without waiting for the effect.
+
+        Raises:
+            ValueError: A knob or its position does not exist.
+        """
+        positions = {knob: position(knob, to) for knob, to in knobs.items()}
+        self.forked_run.ask(partial(self.forked_run.turn, positions))
 
     def fork(self, step: int) -> None:
-        """Let a second run leave the first after a step.
+        """Fork a second run from the first after a step, without waiting for it.
 
-        Its knobs are then on show. Returns at once.
+        The page then shows the knobs of the fork.
         """
         self.forked_run.ask(partial(self.forked_run.fork_after, step))
 
@@ -204,20 +240,19 @@ class Workbench(LiveTraining, folder="workbench"):
         return torch_lines(self.forked_run.selected.wanted, self.forked_run.task)
 
     def save(self, what: str) -> str:
-        """Write the "record" or the "picture" into the folder; return where it lies, in a sentence.
+        """Save the "record" or the "picture" to the folder; return a sentence with the path.
 
         Raises:
-            ValueError: nothing has run yet, or `what` is neither.
+            ValueError: No step was done yet, or `what` is neither of them.
         """
         if what not in ("record", "picture"):
             raise ValueError(f'what: expected "record" or "picture", got {what!r}')
         record = self.record()
-        stem = f"{record.task}-{'fork' if self.forked_run.active else 'run'}-seed{record.seed}"
+        branch = "fork" if self.forked_run.active else "run"
+        stem = f"{record.task}-{branch}-seed{record.seed}"
         if what == "record":
-            return (
-                f"The record is in {record.save(self.folder / f'{stem}.json')}; "
-                "labkit.train.load reads it."
-            )
+            path = record.save(self.folder / f"{stem}.json")
+            return f"The record is in {path}; labkit.train.load reads it."
         path = write_atomic(self.folder / f"{stem}.png", png(self.figure()))
         return f"The picture is in {path}."
 
@@ -225,29 +260,35 @@ class Workbench(LiveTraining, folder="workbench"):
         try:
             opens = f'Workbench.from_code("{self.code}")'
         except ValueError:
-            opens = ""  # the task or the recipe are a learner's own
+            # The task or the recipe is the learner's own.
+            opens = ""
         return {
             **super().state(),
             "task": self.forked_run.task.name,
             "tasks": list(tasks(places())),
             "recipe": preset_of(recipe_of(self.forked_run.selected.wanted)),
             "recipes": list(PRESETS),
-            "memory": [
-                {
-                    "name": name,
-                    "bytes": [held[category] for category in CATEGORIES],
-                    "texts": [f"{category} {size(held[category])}" for category in CATEGORIES],
-                    "total": size(sum(held.values())),
-                }
-                for name, side in zip(
-                    ("FP32", *names(self.forked_run)), self.forked_run.sides, strict=True
-                )
-                if side.run is not None and side.done
-                for held in [bytes_held(side.run.engine)]
-            ],
+            "memory": self._memory_rows(),
             "lines": self.lines,
             "opens": opens,
         }
+
+    def _memory_rows(self) -> list[dict[str, Any]]:
+        """Return the bytes that each run keeps between steps; runs without steps are left out."""
+        rows = []
+        run_names = ("FP32", *names(self.forked_run))
+        for name, side in zip(run_names, self.forked_run.sides, strict=True):
+            if side.run is None or side.done == 0:
+                continue
+            held = bytes_held(side.run.engine)
+            row = {
+                "name": name,
+                "bytes": [held[category] for category in CATEGORIES],
+                "texts": [f"{category} {size(held[category])}" for category in CATEGORIES],
+                "total": size(sum(held.values())),
+            }
+            rows.append(row)
+        return rows
 
     def command(self, content: Mapping[str, Any]) -> Command:
         match content.get("do"):

@@ -1,16 +1,18 @@
 """A widget that starts four processes, which train one layer together, and draws a lane for each.
 
-Idea: torchrun runs `labkit.train.workers` once, as a `LineProcess`. Each press of Train sends one
-line to the processes, and each line that they answer fills a column of the lanes. Before the first
+torchrun runs `labkit.train.workers` once, as a `LineProcess`. Each press of Train sends one line to
+the processes, and each line that they answer fills a column of the lanes. Before the first
 training, a recorded one is drawn faintly.
 
-Invariant: no process outlives the kernel. Stop ends all of them. They read from the kernel, so they
-also end when it ends in any way.
+Invariant: the processes train once at a time, and a new training begins only in the phase "ready".
+No process outlives the kernel: Stop ends all of them, and they also end when the pipe through which
+the kernel writes to them is closed.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -31,6 +33,8 @@ from labkit.widgets.base.number_words import power, short
 from labkit.widgets.base.widget import LabWidget, limited
 
 WORLD = 4
+# The number of lines that are kept to find an error in them.
+LINES_KEPT = 20
 READY = f"{WORLD} processes train one layer together. Press Train."
 STARTING = (
     f"torchrun starts {WORLD} processes. Each of them imports torch, which takes some seconds."
@@ -45,11 +49,13 @@ COMMAND = (
     str(WORLD),
     "-m",
 )
+# Name -> the format in which gradients are added up, and whether they are divided before it.
 WAYS = {
     "FP32": ("FP32", True),
     "FP16, divided before": ("FP16", True),
     "FP16, divided after": ("FP16", False),
 }
+# What a rank holds -> the name of its colour in the bars.
 PARTS = {
     "model weights": "fp16",
     "gradients": "underflowed",
@@ -59,9 +65,16 @@ PARTS = {
 
 
 def lanes(steps: Sequence[dict[str, Any]], plan: WorkerPlan, recorded: str = "") -> dict[str, Any]:
-    """Return the texts that the browser draws: a lane for each rank, a column for each step."""
+    """Return the texts that the browser draws: a lane for each rank, a column for each step.
+
+    Args:
+        steps: The answers of the processes, as `labkit.train.workers.training` yields them.
+        plan: The plan of the training.
+        recorded: When and where the training was recorded; "" for one of this kernel.
+    """
     world = len(steps[0]["ranks"]) if steps else WORLD
-    each = -(-OUTPUTS // world)
+    # FSDP gives each rank the same number of rows, rounded up; the last rank may have fewer.
+    each = math.ceil(OUTPUTS / world)
     rows = [f"rows {each * r} to {min(each * r + each, OUTPUTS) - 1}" for r in range(world)]
     return {
         "recorded": recorded,
@@ -73,6 +86,7 @@ def lanes(steps: Sequence[dict[str, Any]], plan: WorkerPlan, recorded: str = "")
 
 
 def _column(step: dict[str, Any]) -> dict[str, Any]:
+    """Return the texts of a step; a rank is apart if its scale is not the most common one."""
     usual = Counter(scale for scale, *_ in step["ranks"]).most_common(1)[0][0]
     ranks = [
         {"scale": power(scale), "stepped": stepped, "found": found, "apart": scale != usual}
@@ -92,8 +106,13 @@ def verdict(steps: Sequence[dict[str, Any]], plan: WorkerPlan) -> str:
     """
     apart = _first_step_apart(steps)
     scales = [scale for scale, *_ in steps[-1]["ranks"]]
-    lengths = ", ".join(f"{sum(scales) / len(scales) / scale:g}" for scale in scales)
-    skipped = sum(not any(stepped for _, stepped, *_ in s["ranks"]) for s in steps)
+    # The mean gradient has the mean of the scales; a rank divides it by its own scale.
+    mean_scale = sum(scales) / len(scales)
+    lengths = ", ".join(f"{mean_scale / scale:g}" for scale in scales)
+    skipped = 0
+    for step in steps:
+        if not any(stepped for _, stepped, *_ in step["ranks"]):
+            skipped += 1
     first = "All ranks stepped or skipped as one."
     if apart is not None:
         end = f"In the end their steps are {lengths} times as long as they should be."
@@ -152,6 +171,17 @@ def memory_bars(workers: Workers) -> ipywidgets.HTML:
     return ipywidgets.HTML(str(html))
 
 
+def _answer_in(line: str) -> dict[str, Any] | None:
+    """Return the answer of the processes in a line; None for other lines, such as errors."""
+    if not line.startswith("{"):
+        return None
+    try:
+        answer: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return None
+    return answer
+
+
 class Workers(LabWidget, folder="workers"):
     """Four processes that train one layer together. The first training starts them.
 
@@ -178,8 +208,11 @@ class Workers(LabWidget, folder="workers"):
     def __init__(self, command: Sequence[str] | None = None) -> None:
         self._command = tuple(command or (*COMMAND, "labkit.train.workers"))
         self._process: LineProcess | None = None
+        # The last lines of the processes that are not answers, such as errors.
         self._said: list[str] = []
         self._stopped = False
+        # Whether `_on_end` was called for the last process, whose thread may still be alive.
+        self._ended = False
         # The plan of the training that is shown.
         self._plan = WorkerPlan()
         self.steps: list[dict[str, Any]] = []
@@ -205,17 +238,36 @@ class Workers(LabWidget, folder="workers"):
         return WorkerPlan(self.agree, self.sharded, reduce, predivide)
 
     def train(self) -> None:
-        """Let the processes train by `plan`; start them first if they do not run."""
-        if self._process is None or not self._process.running:
-            self._said = []
-            self._stopped = False
-            self.sentence = STARTING
-            self._process = LineProcess(self._command, on_line=self._on_line, on_end=self._on_end)
+        """Let the processes train by `plan`; start them first if they do not run.
+
+        Except in the phase "ready" this does nothing.
+
+        Raises:
+            OSError: The command cannot be started.
+        """
+        if self.phase != "ready":
+            return
         self.steps = []
         self._plan = self.plan
         self._lanes = lanes((), self._plan)
+        # Before the start: processes that end at once call `_on_end`, which sets the phase again.
         self.phase = "training"
+        if self._process is None or self._ended or not self._process.running:
+            self._process = self._start()
         self._process.tell(json.dumps(asdict(self._plan)))
+
+    def _start(self) -> LineProcess:
+        """Start the processes."""
+        self._said = []
+        self._stopped = False
+        self._ended = False
+        self.sentence = STARTING
+        try:
+            return LineProcess(self._command, on_line=self._on_line, on_end=self._on_end)
+        except OSError as error:
+            self.sentence = f"The processes could not be started: {error}"
+            self.phase = "ready"
+            raise
 
     def stop(self) -> None:
         """End all processes after their current training. The next `train` starts them again."""
@@ -237,12 +289,12 @@ class Workers(LabWidget, folder="workers"):
         return WorkerRecord(self._plan, tuple(self.steps), *where)
 
     def page_state(self) -> dict[str, Any]:
-        """Describe the recorded training: a page has no processes to start."""
+        """Return the state with a sentence about the record: a page has no processes to start."""
         record = _on_record(sharded=True)
-        said = f"{WORLD} processes train one layer together. " + (
-            verdict(record.steps, record.plan) if record else ""
-        )
-        return {**super().page_state(), "sentence": said}
+        sentence = f"{WORLD} processes train one layer together. "
+        if record is not None:
+            sentence += verdict(record.steps, record.plan)
+        return {**super().page_state(), "sentence": sentence}
 
     def still(self) -> dict[str, Any]:
         return still(self.sentence, why_still("to start the processes, or call workers.train()"))
@@ -256,11 +308,10 @@ class Workers(LabWidget, folder="workers"):
 
     def _on_line(self, printed: bytes) -> None:
         line = printed.decode(errors="replace").rstrip("\r\n")
-        if not line.startswith("{"):  # what torchrun and errors say
-            self._said = [*self._said, line][-20:]
-            return
-        answer = json.loads(line)
-        if "ready" in answer:
+        answer = _answer_in(line)
+        if answer is None:
+            self._said = [*self._said, line][-LINES_KEPT:]
+        elif "ready" in answer:
             self.sentence = f"{WORLD} processes train one layer together."
         elif "step" in answer:
             self.steps.append(answer)
@@ -268,15 +319,18 @@ class Workers(LabWidget, folder="workers"):
         elif "done" in answer:
             self.held_by[answer["done"]["sharded"]] = self.steps[-1]["held"]
             self.sentence = verdict(self.steps, self._plan)
-            self.phase = "ready"
+            # After Stop, this was the last training of processes that are about to end.
+            if not self._stopped:
+                self.phase = "ready"
 
     def _on_end(self, _: int) -> None:
-        why = next(
-            (s for s in reversed(self._said) if "Error" in s or "RankLost" in s),
-            "torchrun said nothing",
-        )
-        stopped = "Stopped: no process is left. Train starts them again."
-        self.sentence = stopped if self._stopped else f"The processes ended by themselves: {why}"
+        self._ended = True
+        if self._stopped:
+            self.sentence = "Stopped: no process is left. Train starts them again."
+        else:
+            errors = [line for line in self._said if "Error" in line or "RankLost" in line]
+            why = errors[-1] if errors else "torchrun said nothing"
+            self.sentence = f"The processes ended by themselves: {why}"
         self.phase = "ready"
 
     @property
@@ -285,7 +339,7 @@ class Workers(LabWidget, folder="workers"):
         return self._process is not None and self._process.running
 
     def close(self) -> None:
-        # ipywidgets closes a widget too whose arguments were refused
+        # ipywidgets also closes a widget whose constructor failed.
         if hasattr(self, "held_by"):
             self.stop()
             if self._process is not None:
