@@ -16,9 +16,9 @@
  * @typedef {object} Answer
  * @property {string} html The grade as HTML.
  * @property {string} text The grade as text; its last line is a summary.
- * @property {boolean} solved Whether the answer has full marks.
+ * @property {boolean} solved Whether every check passed.
  * @property {boolean} unsolved Whether the answer is still the starter.
- * @property {string[]} notes Sentences about the answer, above the grade.
+ * @property {string[]} notes Sentences about other cells that the answer uses and that failed.
  */
 
 /**
