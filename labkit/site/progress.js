@@ -3,7 +3,7 @@
 import { read } from "./store.js";
 
 /**
- * The words of an attribute, which blanks separate.
+ * Return the words of an attribute, which are separated by blanks.
  *
  * @param {Element} place
  * @param {string} name

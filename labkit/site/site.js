@@ -3,13 +3,13 @@
 // double click loads no modules.
 
 /**
- * The traits of a question's state that answers go to.
+ * The traits of widgets that hold answers of the reader.
  *
  * @typedef {object} Questions
- * @property {string} [choice]
- * @property {"before" | "after"} [phase]
- * @property {Record<string, string>} [answers]
- * @property {Record<string, string>} [earlier]
+ * @property {string} [choice] The answer to a prediction.
+ * @property {"before" | "after"} [phase] Whether a quiz is before or after the course.
+ * @property {Record<string, string>} [answers] The answers to a quiz, by question.
+ * @property {Record<string, string>} [earlier] The answers to the quiz before the course.
  * @property {(readonly [number, number])[]} [sketched] Points of a loss that the reader predicted.
  */
 
@@ -19,7 +19,7 @@ import { forget, namesOf, read, store, write } from "./store.js";
 const system = matchMedia("(prefers-color-scheme: dark)");
 
 /**
- * An element that every page has.
+ * Return an element that every page has.
  *
  * @param {string} id
  */
@@ -56,7 +56,7 @@ function startTheme() {
 
 // --- widgets -------------------------------------------------------------------------------------
 
-/** @returns {HTMLElement[]} where the widgets of the page are */
+/** @returns {HTMLElement[]} the elements in which the widgets of the page are shown */
 function widgetPlaces() {
   return [...document.querySelectorAll("[data-widget]")].filter(
     (place) => place instanceof HTMLElement,

@@ -4,7 +4,7 @@ const PREFIX = "fp16-lab/";
 /** The browser's store; null if it is switched off or full. */
 export const store = openStore();
 
-/** Return the store if it can be written to. */
+/** Return the browser's store; null if it cannot be written to. */
 function openStore() {
   try {
     localStorage.setItem(`${PREFIX}probe`, "1");
@@ -15,7 +15,11 @@ function openStore() {
   }
 }
 
-/** @param {string} name */
+/**
+ * Return a stored text; null if there is none.
+ *
+ * @param {string} name
+ */
 export function read(name) {
   return store?.getItem(PREFIX + name) ?? null;
 }
@@ -33,7 +37,7 @@ export function write(name, value) {
 }
 
 /**
- * The stored names that begin with a text.
+ * Return the stored names that begin with a text.
  *
  * @param {string} beginning
  */

@@ -1,11 +1,11 @@
 """Configuration of JupyterLab and its server for the lab, and the extension that it enables.
 
-Widgets are saved with the notebook. No call goes to the network. A cell has no buttons in its
-corner, where Tab would stop before the widget and Enter would duplicate the cell.
+JupyterLab saves widgets with the notebook and makes no requests to the network. Cells have no
+buttons in their corner: Tab would stop there before the widget, and Enter would duplicate the cell.
 
-Idea: the settings are those of the lab's own JupyterLab and of a classroom. Every other JupyterLab
-of the environment saves widgets, too: pip puts that setting and the extension, which keeps them,
-where all of them look (pyproject.toml).
+`with_lab_settings` applies these settings to the lab's own JupyterLab and to that of a classroom.
+For other JupyterLabs of the environment, pip installs only the setting that saves widgets, and the
+server extension that keeps them (pyproject.toml).
 
 Invariant: a user's own settings take precedence.
 """

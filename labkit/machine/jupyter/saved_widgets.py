@@ -1,10 +1,10 @@
 """Widgets of saved notebooks: the states of those that outputs show, and of no others.
 
-Idea: JupyterLab saves the states of the widgets that its kernel holds. A notebook that is opened
-again has a new kernel, and shows the states of its file; the next save would erase them. So the
-states that a save lacks are taken from the file that it replaces. Where they were lost before,
-JupyterLab shows an error without a way out; so the outputs are sent to the page with a sentence in
-the place of the widget.
+JupyterLab saves the states of the widgets that its kernel holds. A notebook that is opened again
+has a new kernel, and shows the states in its file; the next save would erase them. So the states
+that a save lacks are taken from the file that it replaces. For a widget whose state is in no file,
+JupyterLab would show an error without a remedy. So its output is sent to the page with a sentence
+instead of the widget.
 
 Invariant: a save never fails here, and the states of the page take precedence. A widget that no
 output shows, such as one of an earlier run, is not kept.
@@ -50,16 +50,17 @@ def keep_shown_widgets(
     """Complete and prune the widgets of a notebook that is being saved.
 
     Args:
-        model: what Jupyter's contents manager saves (its `pre_save_hook`); changed in place.
-        path: where it is saved, as the contents manager names it.
-        contents_manager: reads the file that is replaced; None: nothing is completed.
+        model: The model that Jupyter's contents manager saves, as its `pre_save_hook` gets it;
+            changed in place.
+        path: The path of the notebook in the contents manager.
+        contents_manager: Reads the file that is replaced; None to add no states.
     """
     if model.get("type") != "notebook":
         return
     try:
         _complete(model["content"], path, contents_manager)
     except Exception:
-        # without the widgets, but with the work
+        # The learner's work is saved in any case, without the missing widgets.
         _log(contents_manager).exception("The widgets of %s are saved as they came", path)
 
 
@@ -150,13 +151,13 @@ def _views(notebook: Mapping[str, Any]) -> Iterator[str]:
     for cell in notebook.get("cells", ()):
         for output in cell.get("outputs", ()):
             widget_id = output.get("data", {}).get(VIEW, {}).get("model_id")
-            # a widget without an id was closed
+            # A widget that was closed has no id.
             if widget_id:
                 yield widget_id
 
 
 def _saved(notebook: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what a notebook has of its widgets; None where it was saved without them."""
+    """Return the widgets in a notebook's metadata; None if it was saved without any."""
     saved: Any = notebook
     for key in ("metadata", "widgets", STATES):
         saved = saved.get(key) if isinstance(saved, dict) else None
@@ -174,7 +175,7 @@ def _reached(views: Iterable[str], states: States) -> tuple[States, set[str]]:
             missing.add(widget_id)
         elif widget_id not in reached:
             reached.add(widget_id)
-            # each match has one of the two groups
+            # Each match has one of the two groups of the pattern.
             references = REFERENCE.findall(json.dumps(states[widget_id]))
             pending += [by_name or by_output for by_name, by_output in references]
     return {widget_id: states[widget_id] for widget_id in states if widget_id in reached}, missing
@@ -186,19 +187,19 @@ def _states_before(contents_manager: Any, path: str, missing: set[str]) -> State
     A notebook that is saved under a new name replaces no file; its states are in another one of the
     folder.
     """
-    # the only way to the file without reading it as a notebook
+    # A contents manager of files. Its path is the only way to read a file as bytes.
     if hasattr(contents_manager, "_get_os_path"):
         file = Path(contents_manager._get_os_path(path))
         found: States = {}
         for each in [file] if file.is_file() else sorted(file.parent.glob("*.ipynb")):
             content = each.read_bytes()
             if any(id.encode() in content for id in missing):
-                # only a notebook has widgets
+                # A file that is not JSON has no widgets.
                 with contextlib.suppress(ValueError):
                     found |= _states_of(json.loads(content))
         return found
     if inspect.iscoroutinefunction(contents_manager.get):
-        # a hook cannot wait for it
+        # A hook is not a coroutine, so it cannot wait for `get`.
         _log(contents_manager).warning(
             "Widgets of %s that its kernel does not hold are not saved: %s cannot be read during a "
             "save",

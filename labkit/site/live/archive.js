@@ -1,15 +1,20 @@
 // A zip archive of texts, uncompressed. Source: APPNOTE 6.3.10, sections 4.3.7, 4.3.12 and 4.3.16.
 
-const ENTRY = 0x04034b50; // signatures of records: "PK" and two bytes
+// The signatures of records: "PK" and two bytes.
+const ENTRY = 0x04034b50;
 const DIRECTORY_ENTRY = 0x02014b50;
 const END = 0x06054b50;
-const UTF8 = 0x800; // general purpose bit 11: names are UTF-8
-const VERSION = 20; // 2.0, the first with folders and compression
-const FIRST_DAY = 0x21; // 1 January 1980, as a date of MS-DOS
-const POLYNOMIAL = 0xedb88320; // of CRC-32, bits reversed
+// General purpose bit 11: names are UTF-8.
+const UTF8 = 0x800;
+// Version 2.0 of the format, the first one with folders and compression.
+const VERSION = 20;
+// The date 1 January 1980 in the encoding of MS-DOS.
+const FIRST_DAY = 0x21;
+// The polynomial of CRC-32, with reversed bits.
+const POLYNOMIAL = 0xedb88320;
 
 /**
- * The CRC-32 of ISO 3309, bit by bit.
+ * Return the CRC-32 of bytes (ISO 3309).
  *
  * @param {Uint8Array} bytes
  */
@@ -27,9 +32,9 @@ function checksum(bytes) {
 }
 
 /**
- * Numbers as little-endian bytes; each pair is a number and its count of bytes.
+ * Return numbers as little-endian bytes.
  *
- * @param {[number, number][]} numbers
+ * @param {[number, number][]} numbers each number with its count of bytes
  */
 function bytesOf(numbers) {
   const bytes = [];
@@ -40,9 +45,9 @@ function bytesOf(numbers) {
 }
 
 /**
- * An archive of these texts, by file name.
+ * Return an archive of texts.
  *
- * @param {Record<string, string>} texts
+ * @param {Record<string, string>} texts file name -> content
  */
 export function archiveOf(texts) {
   const encoder = new TextEncoder();
@@ -50,12 +55,13 @@ export function archiveOf(texts) {
   const parts = [];
   /** @type {Uint8Array<ArrayBuffer>[]} */
   const directory = [];
-  let place = 0; // of the next entry
-  let length = 0; // of the directory
+  // The offset of the next entry, and the length of the directory so far, in bytes.
+  let place = 0;
+  let length = 0;
   for (const [name, text] of Object.entries(texts)) {
     const title = encoder.encode(name);
     const content = encoder.encode(text);
-    // the fields that an entry and its line in the directory share
+    // The fields that an entry and its record in the directory share.
     /** @type {[number, number][]} */
     const common = [
       [VERSION, 2], // needed to extract

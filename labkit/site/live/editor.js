@@ -6,9 +6,9 @@ const INDENT = "    ";
  * Create an editor in an element; `begin` gives it its text.
  *
  * @param {HTMLElement} place
- * @param {string} label what a screen reader calls it
- * @param {string} keys the id of the sentence that names its keys
- * @param {() => void} run what Ctrl+Enter does
+ * @param {string} label the accessible name of the editor
+ * @param {string} keys the id of the element that describes its keys
+ * @param {() => void} run called by Ctrl+Enter
  */
 export function editorIn(place, label, keys, run) {
   const frame = document.createElement("div");
@@ -30,7 +30,8 @@ export function editorIn(place, label, keys, run) {
     numbers.textContent = Array.from({ length: lines }, (_, i) => i + 1).join("\n");
     area.rows = lines;
   };
-  let leaves = false; // whether the next Tab leaves the editor, after Escape
+  // Whether the next Tab leaves the editor: so it is after Escape.
+  let leaves = false;
   area.addEventListener("input", numberLines);
   area.addEventListener("blur", () => {
     leaves = false;
@@ -47,7 +48,7 @@ export function editorIn(place, label, keys, run) {
       event.preventDefault();
       insert(area, newLine(area));
     }
-    // Shift belongs to Shift+Tab
+    // Shift is pressed before the Tab of Shift+Tab.
     if (event.key !== "Shift") leaves = event.key === "Escape";
   });
   return {
@@ -77,7 +78,7 @@ export function editorIn(place, label, keys, run) {
  * @param {string} text
  */
 function insert(area, text) {
-  // deprecated, and the only way that keeps the history of a text area
+  // execCommand is deprecated, but no other function keeps the undo history of a text area.
   const done = document.execCommand(text ? "insertText" : "delete", false, text);
   if (done) return;
   area.setRangeText(text, area.selectionStart, area.selectionEnd, "end");
@@ -85,7 +86,7 @@ function insert(area, text) {
 }
 
 /**
- * A line break with the indentation of the current line, and one level more after a colon.
+ * Return a line break with the indentation of the current line, and one level more after a colon.
  *
  * @param {HTMLTextAreaElement} area
  */
@@ -98,15 +99,15 @@ function newLine(area) {
 }
 
 /**
- * Indent at the cursor, or the lines of the selection; or the reverse.
+ * Indent the lines of the selection; without a selection, insert blanks at the cursor.
  *
  * @param {HTMLTextAreaElement} area
- * @param {boolean} back
+ * @param {boolean} back whether to remove a level of indentation instead
  */
 function indent(area, back) {
   const { selectionStart: start, selectionEnd: end, value } = area;
   if (!back && start === end) {
-    // to the next multiple of four columns
+    // The cursor moves to the next multiple of four columns.
     const column = start - (value.lastIndexOf("\n", start - 1) + 1);
     insert(area, INDENT.slice(column % INDENT.length));
     return;
@@ -118,7 +119,7 @@ function indent(area, back) {
   area.setSelectionRange(from, end);
   insert(area, text);
   if (start === end) {
-    // the cursor moves with its line
+    // The cursor stays at its place in the line.
     const at = Math.max(from, start - (lines[0].length - moved[0].length));
     area.setSelectionRange(at, at);
   } else {

@@ -13,9 +13,12 @@ import { Ended, pythonOf } from "./python.js";
  * @typedef {import("./python.js").Settings & { lessons: Record<string, string[]> }} Site
  */
 
-/** @typedef {{ hints: string[] }} Form */
+/** @typedef {{ hints: string[] }} Form an exercise, without its solution; more is for Python */
 
-const SECONDS = 10; // limit of a run, if the reader sets no other
+// The time limit of a run, unless the reader sets another one.
+const SECONDS = 10;
+// The time after which the address of a download is given up.
+const REVOKE_MS = 60_000;
 const KEYS =
   "Tab indents. Esc, then Tab leaves the editor. Ctrl+Enter runs the checks. " +
   "What you write stays in this browser.";
@@ -34,7 +37,7 @@ function siteSettings() {
 }
 
 /**
- * A new element in its parent.
+ * Append a new element to its parent, and return it.
  *
  * @template {keyof HTMLElementTagNameMap} Tag
  * @param {Node} parent
@@ -63,7 +66,7 @@ function addButton(parent, text, act) {
 }
 
 /**
- * A file of the site; from a server only.
+ * Return a file of the site as text. A page that was opened from a file cannot read one.
  *
  * @param {string} address
  */
@@ -95,7 +98,11 @@ function answersOf(lesson) {
   return answers;
 }
 
-/** @param {unknown} error */
+/**
+ * Return the message for the reader about an error.
+ *
+ * @param {unknown} error
+ */
 function sentence(error) {
   if (error instanceof Ended) return error.message;
   return `The page could not load what it needs: ${error}. Is the server still there?`;
@@ -327,14 +334,27 @@ async function download() {
       putInto(notebook, answers);
       texts[`${lesson}.ipynb`] = `${JSON.stringify(notebook, null, 1)}\n`;
     }
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(archiveOf(texts));
-    link.download = "my-answers.zip";
-    link.click();
+    offer(archiveOf(texts), "my-answers.zip");
     say(`my-answers.zip has ${Object.keys(texts).length} notebooks. Hand it in as it is.`);
   } catch (error) {
     say(sentence(error));
   }
+}
+
+/**
+ * Let the browser save a file.
+ *
+ * @param {Blob} content
+ * @param {string} name
+ */
+function offer(content, name) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(content);
+  link.download = name;
+  link.click();
+  // The download has begun, and the page must not keep the file in memory. Some browsers need the
+  // address until the click has been handled.
+  setTimeout(() => URL.revokeObjectURL(link.href), REVOKE_MS);
 }
 
 /**

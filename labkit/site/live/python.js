@@ -5,39 +5,43 @@
  * Where the pages of a site find their Python.
  *
  * @typedef {object} Settings
- * @property {string} python the folder of Pyodide
- * @property {string} modules the lab's modules
- * @property {number} bytes that are loaded in all; 0 if unknown
+ * @property {string} python The address of Pyodide's folder, relative to the page.
+ * @property {string} modules The address of the lab's modules, relative to the page.
+ * @property {number} bytes The number of bytes that are loaded in all; 0 if unknown.
  */
 
 /**
+ * The grade of an answer (`reply` of labkit.grading.page).
+ *
  * @typedef {object} Answer
- * @property {string} html
- * @property {string} text
- * @property {boolean} solved
- * @property {boolean} unsolved
- * @property {string[]} notes
+ * @property {string} html The grade as HTML.
+ * @property {string} text The grade as text; its last line is a summary.
+ * @property {boolean} solved Whether every check passed.
+ * @property {boolean} unsolved Whether the answer is still the starter.
+ * @property {string[]} notes Sentences about other cells that the answer uses and that failed.
  */
 
 /**
  * What a page shows during a run.
  *
  * @typedef {object} Watcher
- * @property {(bytes: number) => void} progress
- * @property {() => void} ready
- * @property {(text: string) => void} output
+ * @property {(bytes: number) => void} progress Called with the number of bytes that have arrived.
+ * @property {() => void} ready Called when Python is loaded and the answer begins to run.
+ * @property {(text: string) => void} output Called with each piece of the answer's output.
  */
 
 /** Python ended before the answer was judged: the message says why, for the learner. */
 export class Ended extends Error {}
 
 const WORKER = "live/worker.js";
-const MEMORY = 256 * 2 ** 20; // bytes that Python may use
-const LETTERS = 10_000; // of output
+// The number of bytes that Python may use.
+const MEMORY = 256 * 2 ** 20;
+// The number of characters of output that are shown of a run; CUT follows them.
+const LETTERS = 10_000;
 const CUT = "\n... The rest of the output is left out: a run shows its first 10 kB.\n";
 
 /**
- * The Python of a page.
+ * Return the Python of a page: a function that runs answers, and one that stops a run.
  *
  * @param {Settings} settings
  */

@@ -8,14 +8,17 @@
 // Messages to the page are plain data, which the page does not trust.
 
 /**
+ * What the worker needs to start Python.
+ *
  * @typedef {object} Start
- * @property {string} python the folder of Pyodide: its address, with a slash at the end
- * @property {string} modules the address of the lab's modules, a zip archive
- * @property {number} memory bytes that Python may use
- * @property {number} letters of output that are shown of a run
+ * @property {string} python The address of Pyodide's folder, with a slash at the end.
+ * @property {string} modules The address of the lab's modules, a zip archive.
+ * @property {number} memory The number of bytes that Python may use.
  */
 
 /**
+ * The methods of Pyodide that are used here.
+ *
  * @typedef {object} Pyodide
  * @property {(output: { write: (bytes: Uint8Array) => number }) => void} setStdout
  * @property {(output: { write: (bytes: Uint8Array) => number }) => void} setStderr
@@ -43,14 +46,16 @@ const KEPT = new Set([
   ...["MessageEvent", "MessagePort", "TextDecoder", "TextEncoder", "clearTimeout", "console"],
   ...["crypto", "performance", "queueMicrotask", "setTimeout", "structuredClone"],
 ]);
-const PAGE = 65536; // bytes of a page of WebAssembly's memory
+// The bytes of a page of WebAssembly's memory.
+const PAGE = 65536;
 
 /** @type {(message: object) => void} */
 const post = self.postMessage.bind(self);
 const decoder = new TextDecoder();
 const toJson = JSON.stringify;
 
-let letters = 0; // of output that the run may still show
+// The number of characters of output that the run may still show.
+let letters = 0;
 /** @type {((request: string) => string) | undefined} judges a request, once Python is loaded */
 let reply;
 

@@ -93,8 +93,8 @@ function ruler({ columns }, scene, width) {
 function partsIn(element) {
   /** @type {Map<string, HTMLElement>} */
   const parts = new Map();
-  /** @type {Set<string>} */
-  let seen = new Set();
+  /** @type {Set<string>} the keys of the elements that belong to the scene that is drawn */
+  let current = new Set();
 
   /** @type {PaperParts["put"]} */
   function put(key, kind, x, y, width) {
@@ -112,7 +112,7 @@ function partsIn(element) {
     // fades in at its place, and does not move there.
     if (!known) part.getBoundingClientRect();
     part.style.opacity = "";
-    seen.add(key);
+    current.add(key);
     return part;
   }
 
@@ -126,11 +126,11 @@ function partsIn(element) {
     },
     removeOthers() {
       for (const [key, part] of parts) {
-        if (seen.has(key)) continue;
+        if (current.has(key)) continue;
         part.remove();
         parts.delete(key);
       }
-      seen = new Set();
+      current = new Set();
     },
   };
 }

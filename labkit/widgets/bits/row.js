@@ -5,12 +5,13 @@ import { superscript } from "../base/number_words.js";
 
 /** @import { Bit, Field } from "./explored.js" */
 
-/** @typedef {Map<number, HTMLButtonElement>} Cells by the place of their bit, 0 is the last one */
+/** @typedef {Map<number, HTMLButtonElement>} Cells index of a bit (0 is the last) -> its button */
 
 /**
- * The bits as buttons: one stop for Tab, arrow keys between them.
+ * Return the row of the bits as buttons. Tab stops at one of them, and arrow keys move the focus
+ * from bit to bit.
  *
- * @param {(bit: number) => void} onFlip
+ * @param {(bit: number) => void} onFlip called with the index of a clicked bit
  */
 export function bitRow(onFlip) {
   const element = h("div", { class: "be-bits", role: "group" });
@@ -69,11 +70,12 @@ export function bitRow(onFlip) {
 }
 
 /**
- * Where a key goes from a bit; undefined for a key that means nothing here.
+ * Return the index of the bit to which a key moves the focus; undefined for other keys. The index
+ * may lie one beyond the ends.
  *
  * @param {string} key
- * @param {number} current
- * @param {number} count
+ * @param {number} current the index of the bit with the focus
+ * @param {number} count the number of bits
  */
 function placeAfter(key, current, count) {
   /** @type {Record<string, number>} */
@@ -102,15 +104,15 @@ function showField(within, field, cells) {
 function turnCell(cell, on) {
   cell.setAttribute("aria-pressed", String(on));
   required(cell, "b").textContent = on ? "1" : "0";
-  // It begins with what is seen, for those who speak to it.
+  // The label begins with the visible digit, so that voice control finds the button by it.
   cell.setAttribute("aria-label", `${on ? 1 : 0}: ${cell.title}`);
 }
 
 /**
- * The cells of a field, its name above them and its meaning below.
+ * Return the cells of a field, with its name above them and its meaning below.
  *
  * @param {Field} field
- * @param {Cells} cells where its cells are noted
+ * @param {Cells} cells the cells of this field are added to it
  */
 function fieldBlock(field, cells) {
   const row = h("div", { class: "be-cells" });

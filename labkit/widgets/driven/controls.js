@@ -121,8 +121,8 @@ export function heldSlider(given) {
 }
 
 /**
- * Return the choice of the device, which is hidden if there is one device only, and beside it a text
- * about the device.
+ * Return the choice of the device, which is hidden if there is one device only, and beside it a
+ * text about the device.
  *
  * @template {DrivenState} State
  * @template {object} Points

@@ -33,8 +33,8 @@ import { schedule, send, storeOf, UNANSWERED } from "./store.js";
  * @property {State} state
  * @property {Points} points
  * @property {Offers} offers
- * @property {number | null} wish log2 of the scale that the learner has set and no step has used yet;
- *   null otherwise.
+ * @property {number | null} wish log2 of the scale that the learner has set and no step has used
+ *   yet; null otherwise.
  * @property {boolean} onPage Whether the page has no kernel and only shows a recorded run.
  * @property {Model<DrivenTraits>} model The model, for traits that only this widget has.
  */
@@ -52,8 +52,8 @@ import { schedule, send, storeOf, UNANSWERED } from "./store.js";
  * @template {object} Points
  * @typedef {object} Hover
  * @property {number} right The space on the right of the axis, in pixels.
- * @property {(state: State, points: Points) => number} steps Returns the number of steps that can be
- *   pointed at.
+ * @property {(state: State, points: Points) => number} steps Returns the number of steps that can
+ *   be pointed at.
  * @property {(state: State, points: Points, step: number) => string} text Returns the label of a
  *   step.
  */

@@ -311,8 +311,8 @@ function walkCards(root, life) {
 }
 
 /**
- * Return the cards of a kind that have all words of the query, and a sentence about them, for a page
- * without a kernel.
+ * Return the cards of a kind that have all words of the query, and a sentence about them, for a
+ * page without a kernel.
  *
  * @param {Model<Traits>} model
  */

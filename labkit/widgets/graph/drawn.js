@@ -6,8 +6,8 @@ import { h, required } from "../base/elements.js";
 
 /** @import { Cast, Row } from "./view.js" */
 
-// Lengths in pixels: the distance of two lanes, the height above an operation at which a line leaves
-// its lane, and the position of the weights, left of all lanes.
+// Lengths in pixels: the distance of two lanes, the height above an operation at which a line
+// leaves its lane, and the position of the weights, left of all lanes.
 const LANE = 26;
 const BEND = 14;
 const WEIGHTS = 10;

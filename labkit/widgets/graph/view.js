@@ -42,8 +42,8 @@ import { AFTER_PASS, castGone, drawnGraph } from "./drawn.js";
  * @property {"stays" | "cancelled" | "hoisted"} fate
  * @property {number} times How many times a step makes the cast: 1 or 0.
  * @property {number} tensor The number of the tensor.
- * @property {number | null} origin The index of the row that returned the tensor; -1, -2, ... for an
- *   input of the network, null for a weight.
+ * @property {number | null} origin The index of the row that returned the tensor; -1, -2, ... for
+ *   an input of the network, null for a weight.
  */
 
 const HEADS = ["operation", "list", "gives", "casts"];

@@ -1,10 +1,10 @@
 // Texts and outputs that answer a prediction are hidden until the learner has committed: texts are
 // folded, and outputs of code are not shown.
 //
-// A lesson marks both by a tag (labkit.course). A text is `details.labkit-answer-SLUG`; it is opened
-// once, when the learner has committed, and can then be folded again. The output of a code cell has
-// an element `.labkit-waits-SLUG`, or its cell has that class. A prediction without a kernel hides
-// no outputs, since nobody can answer it.
+// A lesson marks both by a tag (labkit.course). A text is `details.labkit-answer-SLUG`; it is
+// opened once, when the learner has committed, and can then be folded again. The output of a code
+// cell has an element `.labkit-waits-SLUG`, or its cell has that class. A prediction without a
+// kernel hides no outputs, since nobody can answer it.
 
 import { noteCommitted } from "./guess_first.js";
 

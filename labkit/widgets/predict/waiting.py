@@ -1,11 +1,12 @@
 """Marks in the outputs of cells that answer a prediction which is still open.
 
-Idea: JupyterLab sends the tags of a cell with its source, but shows no tag in its page. So a cell
-with the tag answer-scaling.order begins its output with an empty element, whose class says what it
-waits for. The view of the prediction hides the outputs beside it, and shows them once the learner
-has committed.
+JupyterLab sends the tags of a cell with its source, but its page has no element for a tag. So the
+output of a cell with the tag answer-scaling.order begins with an empty element, whose class names
+the prediction. The view of the prediction hides all outputs of this cell until the learner has
+committed.
 
-Invariant: nothing is marked after the answer, nor where a front end sends no tags.
+Invariant: outputs are marked only while the prediction is open. If a front end sends no tags, no
+output is marked.
 
 Source: JupyterLab, `CodeCell.execute`, which sends the metadata of a cell; ipykernel, `get_parent`.
 """
@@ -35,7 +36,7 @@ def wait_for(prediction: str) -> None:
 
 
 def answer_came(prediction: str) -> None:
-    """Mark no more outputs that answer this prediction."""
+    """Stop marking outputs that answer a prediction."""
     _open.discard(prediction)
 
 
@@ -51,14 +52,16 @@ def waiting_classes(tags: Iterable[str]) -> str:
 
 
 def _classes(predictions: Sequence[str]) -> str:
-    return " ".join([WAITS, *(f"{WAITS}-{slug(id)}" for id in predictions)]) if predictions else ""
+    if not predictions:
+        return ""
+    return " ".join([WAITS, *(f"{WAITS}-{slug(id)}" for id in predictions)])
 
 
 def _mark(_: object) -> None:
     """Begin a cell's output with a mark before it runs, if it answers an open prediction."""
-    waited_for = [id for id in answered(_tags()) if id in _open]
-    if waited_for:
-        element = f'<div class="{_classes(waited_for)}"></div>'
+    open_predictions = [id for id in answered(_tags()) if id in _open]
+    if open_predictions:
+        element = f'<div class="{_classes(open_predictions)}"></div>'
         display({"text/html": element, "text/plain": ""}, raw=True)  # type: ignore[no-untyped-call]
 
 

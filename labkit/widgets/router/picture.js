@@ -141,8 +141,8 @@ function drawCut(ink, choice, chosen, x) {
 }
 
 /**
- * Draw the mark of an expert: filled if it is chosen, a ring if it is not, a cross if rounding makes
- * it lose its place.
+ * Draw the mark of an expert: filled if it is chosen, a ring if it is not, a cross if rounding
+ * makes it lose its place.
  *
  * @param {Ink} ink
  * @param {readonly [number, number]} at

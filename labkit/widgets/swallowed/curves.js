@@ -201,8 +201,8 @@ export function quarters(x) {
 }
 
 /**
- * Return the row of each method: its end value, the difference from the exact sum, and the number of
- * steps in which the weight changed.
+ * Return the row of each method: its end value, the difference from the exact sum, and the number
+ * of steps in which the weight changed.
  *
  * @param {readonly Curve[]} curves
  * @param {number} exact
@@ -228,8 +228,8 @@ export function curveRows(curves, exact) {
  * @typedef {"arrive" | "near" | "still" | "short" | "far"} Outcome
  */
 
-// The largest differences from the exact sum, as shares of the way of the weight. One ulp of FP16 is
-// subtracted from a difference before.
+// The largest differences from the exact sum, as shares of the way of the weight. One ulp of FP16
+// is subtracted from a difference before.
 const ARRIVES = 0.02;
 const COMES_NEAR = 0.1;
 

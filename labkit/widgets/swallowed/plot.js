@@ -33,13 +33,13 @@ import { inkSegment, inkText, niceStep } from "../base/plot.js";
 
 /** @typedef {Ink & Place} CurveArea */
 
-// Lengths in pixels: the space around the curves, the least distance between two names, and the line
-// from the end of a curve to its name.
+// Lengths in pixels: the space around the curves, the least distance between two names, and the
+// line from the end of a curve to its name.
 export const AXES = { left: 62, bottom: 34, top: 16 };
 export const LABEL_GAP = 17;
 export const LEADER = 20;
-// In the order of the table, and of METHODS in curves.py. Broad curves are drawn first, so that they
-// do not hide others.
+// In the order of the table, and of METHODS in curves.py. Broad curves are drawn first, so that
+// they do not hide others.
 /** @type {CurveStyle[]} */
 export const CURVES = [
   { name: "FP32", colour: "fp32", width: 4, dash: [] },
@@ -106,8 +106,8 @@ export function drawAxes(area) {
 // --- curves --------------------------------------------------------------------------------------
 
 /**
- * Return the path of a curve, with points only where it bends: many steps on a straight line are one
- * line.
+ * Return the path of a curve, with points only where it bends: many steps on a straight line are
+ * one line.
  *
  * @param {CurveArea} area
  * @param {ArrayLike<number>} values

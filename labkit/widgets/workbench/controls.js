@@ -108,8 +108,9 @@ function picked(store, name, label) {
 const OPERANDS = "operands";
 
 /**
- * Return the knob of the format. Under an FP32 recipe, layers may multiply numbers of another format
- * (FP8, TF32). Then an additional segment shows that format, and FP32 chooses the recipe FP32.
+ * Return the knob of the format. Under an FP32 recipe, layers may multiply numbers of another
+ * format (FP8, TF32). Then an additional segment shows that format, and FP32 chooses the recipe
+ * FP32.
  *
  * @param {RunStore} store
  * @returns {Knob}
