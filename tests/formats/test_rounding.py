@@ -323,14 +323,21 @@ def test_fractions_round_as_pythons_division_does():
         assert round_fraction(-exact, FP64) == -(int(top) / int(bottom))
 
 
-def test_printing_is_exact():
+def test_decimal_texts_of_numbers_are_exact():
     assert exact_decimal(-0.0) == "-0"
     assert exact_decimal(65504.0) == "65504"
+    assert exact_decimal(decode(0x3555, FP16)) == "0.333251953125"
     assert Decimal(exact_decimal(0.1)) == Fraction(0.1)
+
+
+def test_special_values_have_a_text():
     assert exact_decimal(np.inf) == "Infinity"
     assert hex_float(-np.inf) == "-inf"
     assert hex_float(np.nan) == "nan"
     assert hex_float(0.0) == "0x0p+0"
-    assert exact_decimal(decode(0x3555, FP16)) == "0.333251953125"
-    assert field_bits(0x7F, E8M0) == "01111111"
+
+
+def test_bits_are_grouped_by_field():
     assert field_bits(0x7, E2M1) == "0 11 1"
+    # E8M0 has an exponent alone.
+    assert field_bits(0x7F, E8M0) == "01111111"

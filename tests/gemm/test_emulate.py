@@ -65,44 +65,74 @@ def test_worked_example_of_the_bits_that_a_generation_keeps() -> None:
     }
 
 
-def test_observations_on_v100_t4_and_a100() -> None:
-    # Observations on hardware by Fasi, Higham, Mikaitis and Pranesh 2021, section 3.
-    v100, *later = (SPECS[gpu] for gpu in ("V100", "T4", "A100"))
-    below_one = 1 - 2.0**-24
-    tiny = 2.0**-24
-    for spec in (v100, *later):
-        # Subnormals of FP16 operands and of FP32 results are not flushed to zero.
-        assert element(spec, 0.0, [tiny], [4.0]) == 2.0**-22
-        assert element(spec, 2.0**-149, [0.0], [0.0]) == 2.0**-149
-        # Products are exact.
-        square = 1 - 2.0**-10 + 2.0**-22
-        assert element(spec, 0.0, [1 - 2.0**-11] * 4, [1 - 2.0**-11] * 4) == 4 * square
-        # Small terms vanish beside a large one, be it C or a product.
-        assert element(spec, 1.0, [0.5] * 4, [tiny] * 4) == 1.0
-        assert element(spec, tiny / 2, [1.0] + [0.5] * 3, [1.0] + [tiny] * 3) == 1.0
-        # FP32 results are rounded toward zero, and FP16 results to nearest.
-        assert element(spec, 0.0, [1.0] * 2, [2.0, 1.5 * 2.0**-23]) == 2.0
-        assert element(spec, 0.0, [1.0] * 2, [-2.0, -1.5 * 2.0**-23]) == -2.0
-        assert element(spec, 0.0, [tiny] * 2, [0.5, 0.25], FP16) == tiny
-        # Partial sums are not normalised.
-        assert element(spec, below_one, [1.0] * 4, [tiny] * 4) == 1 + 2.0**-23
-        # Carries beyond the leading bit are kept.
-        assert element(spec, 1 + 1.5 * 2.0**-22, [1.0] * 4, [2.0**-23, 1, 1, 1]) == 4 + 2.0**-21
-        assert element(spec, 1.875, [1.0] * 4, [1, 1.5, 1.75, 1.875]) == 8.0
-    # Volta keeps no bit beyond those of FP32, and later generations keep at least one.
-    assert element(v100, -below_one, [1.0], [1.0]) == 2 * tiny
-    assert [element(spec, -below_one, [1.0], [1.0]) for spec in later] == [tiny, tiny]
+# --- observations on hardware by Fasi, Higham, Mikaitis and Pranesh 2021, section 3 ---------------
+
+TINY = 2.0**-24
+BELOW_ONE = 1 - TINY
+observed = pytest.mark.parametrize("spec", [SPECS[gpu] for gpu in ("V100", "T4", "A100")])
 
 
-def test_a_larger_c_may_give_a_smaller_d() -> None:
-    # Also from Fasi, Higham, Mikaitis and Pranesh 2021: sums are not monotonic.
-    below_one = 1 - 2.0**-24
-    tiny = 2.0**-24
-    for gpu, a, b in (
-        ("V100", [1.0] * 4, [tiny] * 4),
-        ("A100", [0.5] * 4, [tiny] * 3 + [3 * tiny]),
-    ):
-        assert element(SPECS[gpu], 1.0, a, b) < element(SPECS[gpu], below_one, a, b), gpu
+@observed
+def test_subnormals_are_not_flushed_to_zero(spec: MmaSpec) -> None:
+    # An FP16 operand, and an FP32 result.
+    assert element(spec, 0.0, [TINY], [4.0]) == 2.0**-22
+    assert element(spec, 2.0**-149, [0.0], [0.0]) == 2.0**-149
+
+
+@observed
+def test_products_are_exact(spec: MmaSpec) -> None:
+    square = 1 - 2.0**-10 + 2.0**-22
+    assert element(spec, 0.0, [1 - 2.0**-11] * 4, [1 - 2.0**-11] * 4) == 4 * square
+
+
+@observed
+def test_small_terms_vanish_beside_a_large_one(spec: MmaSpec) -> None:
+    # The large term is C, or a product.
+    assert element(spec, 1.0, [0.5] * 4, [TINY] * 4) == 1.0
+    assert element(spec, TINY / 2, [1.0] + [0.5] * 3, [1.0] + [TINY] * 3) == 1.0
+
+
+@observed
+def test_fp32_results_are_rounded_toward_zero(spec: MmaSpec) -> None:
+    assert element(spec, 0.0, [1.0] * 2, [2.0, 1.5 * 2.0**-23]) == 2.0
+    assert element(spec, 0.0, [1.0] * 2, [-2.0, -1.5 * 2.0**-23]) == -2.0
+
+
+@observed
+def test_fp16_results_are_rounded_to_nearest(spec: MmaSpec) -> None:
+    assert element(spec, 0.0, [TINY] * 2, [0.5, 0.25], FP16) == TINY
+
+
+@observed
+def test_partial_sums_are_not_normalised(spec: MmaSpec) -> None:
+    assert element(spec, BELOW_ONE, [1.0] * 4, [TINY] * 4) == 1 + 2.0**-23
+
+
+@observed
+def test_carries_beyond_the_leading_bit_are_kept(spec: MmaSpec) -> None:
+    assert element(spec, 1 + 1.5 * 2.0**-22, [1.0] * 4, [2.0**-23, 1, 1, 1]) == 4 + 2.0**-21
+    assert element(spec, 1.875, [1.0] * 4, [1, 1.5, 1.75, 1.875]) == 8.0
+
+
+def test_volta_keeps_no_bit_beyond_those_of_fp32() -> None:
+    assert element(SPECS["V100"], -BELOW_ONE, [1.0], [1.0]) == 2 * TINY
+
+
+@pytest.mark.parametrize("gpu", ["T4", "A100"])
+def test_later_generations_keep_a_bit_more_than_volta(gpu: str) -> None:
+    assert element(SPECS[gpu], -BELOW_ONE, [1.0], [1.0]) == TINY
+
+
+@pytest.mark.parametrize(
+    ("gpu", "a", "b"),
+    [
+        ("V100", [1.0] * 4, [TINY] * 4),
+        ("A100", [0.5] * 4, [TINY] * 3 + [3 * TINY]),
+    ],
+)
+def test_a_larger_c_may_give_a_smaller_d(gpu: str, a: list[float], b: list[float]) -> None:
+    """Sums are not monotonic."""
+    assert element(SPECS[gpu], 1.0, a, b) < element(SPECS[gpu], BELOW_ONE, a, b)
 
 
 # --- against the reference ------------------------------------------------------------------------

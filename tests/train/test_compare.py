@@ -252,8 +252,9 @@ def test_pure_fp16_with_adam_breaks() -> None:
     tasks = ("digits_cnn", "autoencoder", "char_lstm", "gpt", "unet", "gauss_conv")
     for task, seed in itertools.product(tasks, SEEDS):
         record = recorded(task, "O3", seed)
-        metric = recorded(task, "FP32", seed).metric
-        assert not math.isfinite(record.final_loss) or record.metric < metric - 0.1, (task, seed)
+        if math.isfinite(record.final_loss):
+            fp32 = recorded(task, "FP32", seed)
+            assert record.metric < fp32.metric - 0.1, (task, seed)
 
 
 def test_autocast_and_masters_are_worse_than_fp32_on_no_task() -> None:
@@ -289,10 +290,15 @@ def test_every_task_is_recorded_with_its_provenance() -> None:
         assert record.task == task
         assert record.recipe == recipe
         assert record.seed == seed
-        assert all((record.device, record.versions["torch"], record.fingerprint, record.date)), (
-            record
-        )
-        assert (record.stopped, len(record.steps)) == (False, TASKS[task].steps)
+        assert record.device, record
+        assert record.versions["torch"], record
+        assert record.fingerprint, record
+        assert record.date, record
+        assert not record.stopped
+        assert len(record.steps) == TASKS[task].steps
+
+
+def test_a_missing_record_names_the_command_that_makes_it() -> None:
     with pytest.raises(FileNotFoundError, match="labkit compare digits"):
         recorded("digits", "BF16", 99)
 
@@ -306,7 +312,6 @@ def test_underflow_depends_on_the_number_of_elements_in_a_mean() -> None:
     large_batch = train(task, RECIPES["FP16"], measure_every=0).metric
     small_batch = train(replace(task, batch_size=64), RECIPES["FP16"], measure_every=0).metric
     assert large_batch < 0.2
-    assert 0.2 < 0.5
     assert small_batch > 0.5
 
 

@@ -249,9 +249,9 @@ def test_a_record_has_its_steps_per_second(tmp_path: Path) -> None:
 
 
 def test_runs_on_a_gpu_are_trained_one_after_the_other(stand_in: None, tmp_path: Path) -> None:
-    assert all(
-        r.step_seconds for r in train_grid(THIRTEEN_STEPS, [FP32, O1], [0], tmp_path, device="gpu")
-    )
+    records = train_grid(THIRTEEN_STEPS, [FP32, O1], [0], tmp_path, device="gpu")
+    # Only a run that has the device to itself is timed.
+    assert all(record.step_seconds for record in records)
 
 
 def test_command_uses_the_gpu_and_says_so(
@@ -318,11 +318,13 @@ def race_of_two_ranks(folder: Path) -> subprocess.CompletedProcess[str]:
         "cpu",
         "--folder",
     ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    limit = 200 * slowness()
-    command = [*torchrun, *words, str(folder)]
     return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=limit, check=False
+        [*torchrun, *words, str(folder)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=200 * slowness(),
+        check=False,
     )
 
 
@@ -396,11 +398,9 @@ def test_without_a_gpu_the_default_is_the_cpu(
 
 def test_another_device_of_torch_is_accepted_and_not_offered(without_gpu: None) -> None:
     meta = place("meta")
-    assert (meta.device, meta.label, meta.emulated) == (
-        torch.device("meta"),
-        "this device: meta",
-        False,
-    )
+    assert meta.device == torch.device("meta")
+    assert meta.label == "this device: meta"
+    assert not meta.emulated
     assert meta not in places()
 
 
