@@ -4,7 +4,6 @@ Results are compared with FP64 products of operands that `round_to` rounded, wit
 emulator where sums are exact, and with torch's own layers where no product is involved.
 """
 
-import itertools
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -171,40 +170,47 @@ LAYERS = [(layer, options) for layer in ("LSTM", "GRU", "RNN") for options in SH
 ]
 
 
+def largest_difference_from_torch(layer: nn.Module, x: Any) -> float:
+    """Return the largest difference of a layer's results under TF32 from torch's in FP32."""
+    with tf32_products("cpu"):
+        ours = floats(layer(x))
+    differences = []
+    for mine, other in zip(ours, floats(layer(x)), strict=True):
+        assert mine.shape == other.shape
+        differences.append((mine - other).abs().max().item())
+    return max(differences)
+
+
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
-def test_recurrent_layers_differ_from_torch_by_rounding_only() -> None:
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("layer_name", "options"), LAYERS)
+def test_recurrent_layers_differ_from_torch_by_rounding_only(
+    layer_name: str, options: dict[str, Any], packed: bool
+) -> None:
     """Inputs and weights are numbers of TF32, so that rounding changes only the state h.
 
     It changes by 2^-11 of its size or less. If W_hh is zero, the state has no effect.
     """
-    for (layer_name, options), packed in itertools.product(LAYERS, (False, True)):
-        torch.manual_seed(0)
-        layer = getattr(nn, layer_name)(4, 6, **options)
-        x: Any = rounded(torch.randn(5, 3, 4)).float().requires_grad_()
-        if packed:
-            lengths = [3, 3, 2, 1, 1] if options.get("batch_first") else [5, 3, 2]
-            x = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first="batch_first" in options)
-        with torch.no_grad():
-            for parameter in layer.parameters():
-                parameter.copy_(rounded(parameter))
+    torch.manual_seed(0)
+    layer = getattr(nn, layer_name)(4, 6, **options)
+    x: Any = rounded(torch.randn(5, 3, 4)).float().requires_grad_()
+    if packed:
+        lengths = [3, 3, 2, 1, 1] if options.get("batch_first") else [5, 3, 2]
+        x = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first="batch_first" in options)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_(rounded(parameter))
 
-        def largest_difference(layer: nn.Module = layer, x: Any = x) -> float:
-            with tf32_products("cpu"):
-                ours = floats(layer(x))
-            pairs = list(zip(ours, floats(layer(x)), strict=True))
-            assert all(mine.shape == other.shape for mine, other in pairs)
-            return max((mine - other).abs().max().item() for mine, other in pairs)
+    # From the second step on, h is rounded; 2e-3 is four times 2^-11, for five steps of states
+    # below 1.
+    assert 0 < largest_difference_from_torch(layer, x) <= 2e-3
 
-        case = (layer_name, options, packed)
-        # From the second step on, h is rounded; 2e-3 is four times 2^-11, for five steps of states
-        # below 1.
-        assert 0 < largest_difference() <= 2e-3, case
-        for name, parameter in layer.named_parameters():
-            if "weight_hh" in name:
-                nn.init.zeros_(parameter)
-        # A second layer and a projection multiply by a state through other weights.
-        deep = options.get("num_layers", 1) > 1 or "proj_size" in options
-        assert largest_difference() <= (2e-3 if deep else 1e-6), case
+    for name, parameter in layer.named_parameters():
+        if "weight_hh" in name:
+            nn.init.zeros_(parameter)
+    # A second layer and a projection multiply by a state through other weights.
+    deep = options.get("num_layers", 1) > 1 or "proj_size" in options
+    assert largest_difference_from_torch(layer, x) <= (2e-3 if deep else 1e-6)
 
 
 def test_a_cell_takes_the_arguments_of_torchs_cells() -> None:
@@ -299,16 +305,21 @@ def defaults() -> Iterator[None]:
         )
 
 
-def test_worked_example_of_torch_s_default_for_convolutions() -> None:
+def test_ieee_turns_tf32_off_for_every_operation() -> None:
+    # By default, convolutions of torch use TF32.
     assert torch.backends.cudnn.conv.fp32_precision == "tf32"
     with fp32_precision("ieee"):
         assert {switches()[key] for key in OPERATIONS} == {"ieee"}
         assert legacy() == ("highest", False, False)
+    assert torch.backends.cudnn.conv.fp32_precision == "tf32"
+
+
+def test_tf32_is_turned_on_for_the_gpu_only() -> None:
     with fp32_precision("tf32"):
         assert {switches()["cuda", op] for op in ("matmul", "conv", "rnn")} == {"tf32"}
         assert switches()["mkldnn", "matmul"] == "ieee"
         assert legacy() == ("high", True, True)
-    assert torch.backends.cudnn.conv.fp32_precision == "tf32"
+    assert torch.backends.cuda.matmul.fp32_precision != "tf32"
 
 
 def old_api() -> None:

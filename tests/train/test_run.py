@@ -304,33 +304,48 @@ def tensors_at(step, name):
     return {tensor.name: tensor for tensor in step.stages[STAGES.index(name)].tensors}
 
 
-def test_watching_changes_no_step_of_a_run():
-    """Of layers that return a tuple, the weights are watched and the outputs are not."""
-    small = {task: replace(TASKS[task], batch_size=2) for task in ("gpt", "char_lstm")}
-    for task, recipe in (
-        *((SMALL, name) for name in RECIPE_NAMES),
-        *((task, "O1") for task in small.values()),
-    ):
-        watched, alone = (TrainingRun(task, RECIPES[recipe], measure_every=0) for _ in range(2))
-        for _ in range(3 if task is SMALL else 1):
-            step = watch_step(watched)
-            record = alone.step()
-            assert step.step == record.step
-            assert step.loss == record.loss
-            assert step.scale == record.scale
-            assert step.found_inf == record.found_inf
-            assert step.stepped == record.stepped
-        assert watched.scaler == alone.scaler
-        assert all(
-            map(torch.equal, watched.model.state_dict().values(), alone.model.state_dict().values())
-        ), recipe
-        names = {
-            name.rpartition(".")[0]
-            for name, p in watched.model.named_parameters()
-            if p.requires_grad
-        }
-        assert set(tensors_at(step, "copy back")) == {f"{name} weights" for name in names}, task
-        assert watched.step().loss == alone.step().loss, recipe
+def assert_watching_changes_nothing(task, recipe, steps):
+    """Watch each step of a run, and compare it with a run that is not watched."""
+    watched = TrainingRun(task, RECIPES[recipe], measure_every=0)
+    alone = TrainingRun(task, RECIPES[recipe], measure_every=0)
+    for _ in range(steps):
+        step = watch_step(watched)
+        record = alone.step()
+        assert step.step == record.step
+        assert step.loss == record.loss
+        assert step.scale == record.scale
+        assert step.found_inf == record.found_inf
+        assert step.stepped == record.stepped
+    assert watched.scaler == alone.scaler
+    expected = alone.model.state_dict()
+    for name, value in watched.model.state_dict().items():
+        assert torch.equal(value, expected[name]), name
+    # The next step has no hooks of the watched ones.
+    assert watched.step().loss == alone.step().loss
+
+
+@pytest.mark.parametrize("recipe", RECIPE_NAMES)
+def test_watching_changes_no_step_of_a_run(recipe):
+    assert_watching_changes_nothing(SMALL, recipe, steps=3)
+
+
+# Layers of these models return a tuple: their weights are watched, but not their outputs.
+TUPLES = ("gpt", "char_lstm")
+
+
+@pytest.mark.parametrize("name", TUPLES)
+def test_watching_layers_that_return_tuples_changes_no_step(name):
+    assert_watching_changes_nothing(replace(TASKS[name], batch_size=2), "O1", steps=1)
+
+
+@pytest.mark.parametrize("name", ["digits", *TUPLES])
+def test_weights_of_every_trained_layer_are_watched(name):
+    run = TrainingRun(replace(TASKS[name], batch_size=2), RECIPES["O1"], measure_every=0)
+    layers = {
+        name.rpartition(".")[0] for name, p in run.model.named_parameters() if p.requires_grad
+    }
+    watched = set(tensors_at(watch_step(run), "copy back"))
+    assert watched == {f"{layer} weights" for layer in layers}
 
 
 def test_gradients_and_updates_equal_plain_torch():
@@ -361,6 +376,7 @@ def test_gradients_and_updates_equal_plain_torch():
 
 def test_stages_of_a_step_have_the_dtypes_of_the_recipe():
     half, single = torch.float16, torch.float32
+    stages = ("cast weights", "scaled backward", "unscale", "step", "copy back")
     for name, expected in {
         "FP32": [{single}] * 5,
         "O1": [{single}, {half, single}, {single}, {single}, {single}],
@@ -368,17 +384,18 @@ def test_stages_of_a_step_have_the_dtypes_of_the_recipe():
         "O3": [{half}, {half}, {single}, {half}, {half}],
     }.items():
         step = watch_step(stage_run(name))
-        stages = ("cast weights", "scaled backward", "unscale", "step", "copy back")
-        assert [
-            {tensor.dtype for tensor in tensors_at(step, stage).values()} for stage in stages
-        ] == expected, name
-        if name == "O1":
-            forward = tensors_at(step, "forward")
-            gradients = tensors_at(step, "scaled backward")
-            assert forward["linear1 output"].dtype == half
-            assert forward["relu1 output"].dtype == half
-            assert gradients["∇ linear1 output"].dtype == half
-            assert gradients["∇ linear1 weights"].dtype == single
+        dtypes = [{tensor.dtype for tensor in tensors_at(step, stage).values()} for stage in stages]
+        assert dtypes == expected, name
+
+
+def test_under_o1_outputs_are_fp16_but_gradients_of_weights_fp32():
+    step = watch_step(stage_run("O1"))
+    forward = tensors_at(step, "forward")
+    gradients = tensors_at(step, "scaled backward")
+    assert forward["linear1 output"].dtype == torch.float16
+    assert forward["relu1 output"].dtype == torch.float16
+    assert gradients["∇ linear1 output"].dtype == torch.float16
+    assert gradients["∇ linear1 weights"].dtype == torch.float32
 
 
 def test_a_scale_too_high_is_found_and_skipped():
