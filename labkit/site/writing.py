@@ -92,7 +92,7 @@ def require_site_folder(folder: Path) -> None:
     """Require that a site can be written to a folder.
 
     Raises:
-        SiteError: it is a file, or holds something else.
+        SiteError: It is a file, or holds something else, or a damaged list of a site's files.
     """
     if folder.exists() and not folder.is_dir():
         raise SiteError(f"expected a folder, got the file {folder}; name another place")
@@ -101,6 +101,29 @@ def require_site_folder(folder: Path) -> None:
             "expected a new folder, an empty one or a site that this command wrote, got "
             f"{folder}, which holds other files; name another folder, or empty this one"
         )
+    _former_files(folder)
+
+
+def _former_files(folder: Path) -> list[str]:
+    """Return the names of the files that an earlier call of `write_site` wrote to a folder."""
+    marker = folder / MARKER
+    if not marker.is_file():
+        return []
+    try:
+        names = json.loads(marker.read_text(encoding="utf-8"))
+    except ValueError:
+        names = None
+    # These files are deleted, so each of them must be inside the folder.
+    if isinstance(names, list) and all(_is_inside(folder, name) for name in names):
+        return names
+    raise SiteError(
+        f"expected the list of a site's files in {marker}, got another text; name another folder, "
+        "or empty this one"
+    )
+
+
+def _is_inside(folder: Path, name: object) -> bool:
+    return isinstance(name, str) and (folder / name).resolve().is_relative_to(folder.resolve())
 
 
 def page_of(name: str, notebook: Any, live: Mapping[str, str] = NO_TITLES) -> Page:
@@ -194,9 +217,7 @@ def _contents(
 
 def _replace_files(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Write a site's files and its list of them; delete what only the former site had."""
-    former: list[str] = []
-    if (folder / MARKER).is_file():
-        former = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+    former = _former_files(folder)
     for name, content in contents.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / name, content)

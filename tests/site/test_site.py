@@ -20,7 +20,7 @@ from labkit.course import lessons
 from labkit.course.notebook import folded
 from labkit.formats import FP16
 from labkit.instrument import snapshot
-from labkit.site import SiteError, run_notebook, write_site
+from labkit.site import MARKER, SiteError, run_notebook, write_site
 from labkit.widgets import BitExplorer, FaultWall, LiveTraining, NumberLine, UnderflowHistogram
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.predict.widget import Predict, Prediction, Ruler
@@ -436,6 +436,17 @@ def test_a_folder_of_other_files_is_refused(tmp_path: Path, capsys: Any) -> None
         write_site(tmp_path, ONE_PAGE)
     assert main(["site", str(tmp_path)]) == 2
     assert "expected a new folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["not JSON", "{}", "[1]", '["../mine.txt"]'])
+def test_a_damaged_list_of_a_sites_files_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / MARKER).write_text(text)
+    with pytest.raises(SiteError, match="expected the list of a site's files"):
+        write_site(folder, ONE_PAGE)
+    assert (tmp_path / "mine.txt").exists()
 
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:

@@ -97,12 +97,12 @@ export function pythonOf(settings) {
     return made;
   }
 
-  /** The worker, which is started once. */
+  /** Return the worker, which is started once. */
   function start() {
     if (!starting) {
       const since = ends;
       starting = begin();
-      // after a failure the next run tries again
+      // After a failure, the next run tries again.
       starting.catch(() => {
         if (since === ends) end();
       });
@@ -154,7 +154,9 @@ export function pythonOf(settings) {
   }
 
   /**
-   * @param {() => Promise<object>} prepare
+   * Return the grade of an answer, when the worker has sent it.
+   *
+   * @param {() => Promise<object>} prepare the request to the worker
    * @param {number} seconds
    * @param {Watcher} shown
    * @returns {Promise<Answer>}
