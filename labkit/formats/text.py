@@ -24,13 +24,15 @@ from labkit.formats.codes import decode, encode, split
 from labkit.formats.format import FP16, Format
 from labkit.formats.rounding import Overflow, Rounding, round_to
 
-# characters; the longest exact decimal of a float64 has 1,077
+# The messages of this module are those of labkit/widgets/exact/numbers.js, too.
+
+# The number of characters of a text; the longest exact decimal of a float64 has 1,077.
 LONGEST = 1200
-# of 2 and of 10; every format overflows far below, and parsing larger ones would be slow
+# The largest exponent of 2 and of 10. Every format overflows far below, and parsing larger ones
+# would be slow.
 LARGEST_EXPONENT = 5000
 
 _NUMBER = r"(?P<number>\d+\.?\d*|\.\d+)"
-# The messages of this module are those of labkit/widgets/exact/numbers.js, too.
 # kind of a text -> its pattern, after the sign; the first that matches counts
 _PATTERNS = {
     "code": r"0x[0-9a-f]+|0b[01]+",
@@ -73,8 +75,8 @@ def parse(
     1.5*2^-14, 1/3, inf or nan.
 
     Raises:
-        ValueError: the text is not a number, a code is too long, or the format has no such special
-            value.
+        ValueError: the text is not a number, a code is too long, the format has no such special
+            value, or the rounding is stochastic.
 
     >>> parse("0x3c01", FP16).value
     1.0009765625
@@ -86,7 +88,7 @@ def parse(
     """
     require_kind(text, str, "text", "Round a number by round_to(number, format)")
     format = as_format(format)
-    rounding = as_member(Rounding, rounding, "rounding")
+    rounding = _deterministic(rounding)
     overflow = as_member(Overflow, overflow, "overflow")
     if len(text) > LONGEST:
         raise ValueError(
@@ -119,11 +121,8 @@ def parse(
         magnitude = _exact(kind, match.groupdict())
         exact = -magnitude if is_negative else magnitude
         if magnitude == 0 and is_negative:
-            # a Fraction has no negative zero
+            # A Fraction has no negative zero.
             value = float(round_to(-0.0, format, rounding, overflow))
-        elif magnitude == 0 or (is_negative and not format.signed):
-            # `round_to` has the rules for formats without zero or sign
-            value = float(round_to(float(exact), format, rounding, overflow))
         else:
             value = round_fraction(exact, format, rounding, overflow)
         return Reading(kind, exact, value, int(encode(value, format)))
@@ -178,23 +177,43 @@ def round_fraction(
 ) -> float:
     """Round any fraction to a format, once: 1/3, or a decimal that float64 does not represent.
 
+    Raises:
+        ValueError: the rounding is stochastic.
+
     >>> round_fraction(Fraction(1, 3), FP16)
     0.333251953125
     """
     require_kind(exact, (Fraction, int), "exact", "For example: Fraction(1, 3)")
     format = as_format(format)
-    rounding = as_member(Rounding, rounding, "rounding")
+    rounding = _deterministic(rounding)
     overflow = as_member(Overflow, overflow, "overflow")
-    # the first bit of the fraction is that of 2^top or of 2^(top - 1)
+    if exact == 0:
+        return float(round_to(0.0, format, rounding, overflow))
+    if exact < 0 and not format.signed:
+        # All negative numbers have the same result. They may be too large for a float64, so -1 is
+        # rounded for them.
+        return float(round_to(-1.0, format, rounding, overflow))
+    # The first bit of the fraction is that of 2^top or of 2^(top - 1).
     top = abs(exact.numerator).bit_length() - exact.denominator.bit_length()
-    # enough places for the precision, guard, round and sticky, and for the uncertain first bit
+    # Enough places for the precision, guard, round and sticky, and for the uncertain first bit.
     places = max(0, format.precision + 3 - top)
     quotient, remainder = divmod(abs(exact.numerator) << places, exact.denominator)
-    # a remainder sets the last bit, as a sticky bit
+    # A remainder sets the last bit, as a sticky bit.
     significand = np.asarray(quotient | (remainder > 0), object)
     term = Term(np.asarray(exact < 0), significand, np.asarray(-places))
     rounded = round_term(normalise(term, format), format, rounding).rounded
     return float(value_of(rounded, format, rounding, overflow))
+
+
+def _deterministic(rounding: Rounding | str) -> Rounding:
+    """Return a rounding as a member of `Rounding`; refuse the stochastic one."""
+    member = as_member(Rounding, rounding, "rounding")
+    if member is Rounding.STOCHASTIC:
+        raise ValueError(
+            "expected a rounding that needs no random bits, got stochastic; round a float by "
+            "round_to(value, format, rounding, random_bits=...)"
+        )
+    return member
 
 
 def _exact(kind: str, parts: dict[str, str | None]) -> Fraction:

@@ -1,7 +1,7 @@
 """Loss scales, and the accumulation of an optimizer's unscaled gradients over several losses.
 
 Idea: before a backward pass the unscaled gradients are stashed; after it, the new ones are unscaled
-and added to them. The adapters of apex, fastai and OneFlow call these methods. A scale follows
+and added to them. The adapters of apex and OneFlow call these methods. A scale follows
 `labkit.amp.decide`; masters and the sum of gradients are those of the engine
 (`amp.masters.masters`, `amp.step.add_unscaled`). torch's API has no sums of several losses, so
 `torch_scaler` has records of its own, as torch's scaler does.
@@ -9,12 +9,13 @@ and added to them. The adapters of apex, fastai and OneFlow call these methods. 
 Invariant: between two losses `stepped.grad` is the unscaled sum of all losses since the last step,
 in FP32 where a master is stepped.
 
-Source: apex.amp._process_optimizer (stash); fastai.fp16_utils, 2.8.12 (masters of each group).
+Source: apex.amp._process_optimizer (stash).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, cast
 
 import torch
@@ -66,7 +67,6 @@ class Steps:
         names: names of its parameters, for messages.
         masters: replace each trainable half weight in its groups by an FP32 master, and convert its
             state to FP32.
-        flat: make one master for each group; frozen weights are removed from the group.
 
     >>> weight = nn.Parameter(torch.ones(1))
     >>> steps, scale = Steps(torch.optim.SGD([weight], lr=1.0)), 8.0
@@ -84,35 +84,33 @@ class Steps:
         names: Mapping[Tensor, str] | None = None,
         *,
         masters: bool = False,
-        flat: bool = False,
     ) -> None:
         self.optimizer = optimizer
         self.names = names or {}
-        self._before = [list(group["params"]) for group in optimizer.param_groups]
         # The unscaled gradients of earlier losses, set aside while new ones are scaled.
         self._waiting: Gradients | None = None
-        self._masters = Masters({}, flat=flat) if masters else None
-        if masters:
-            require_fitting(cast("torch.optim.Optimizer", optimizer), flat)
+        self._masters = Masters({}) if masters else None
+        if self._masters is not None:
+            require_fitting(cast("torch.optim.Optimizer", optimizer), flat=False)
             for group in optimizer.param_groups:
-                replace_params(optimizer, group, self._stepped_for(group["params"]))
+                with self._masters_of(self._masters, group["params"]) as stepped:
+                    replace_params(optimizer, group, stepped)
         recast_state(optimizer)
 
-    def _stepped_for(self, params: list[nn.Parameter]) -> list[Tensor]:
-        """Create masters for the trainable weights of a group.
+    @contextmanager
+    def _masters_of(
+        self, masters: Masters, params: Sequence[nn.Parameter]
+    ) -> Iterator[list[Tensor]]:
+        """Create masters for the trainable weights of a group; remove them if the block raises.
 
-        Returns:
+        Yields:
             The tensors that the optimizer steps for the group.
         """
-        if self._masters is None:
-            return list(params)
         trained = [p for p in params if p.requires_grad]
-        self._masters.names |= {p: self.names.get(p, "of a group") for p in trained}
-        stepped = self._masters.add({"params": trained})["params"]
-        if self._masters.flat:
-            return list(stepped)
-        masters = dict(zip(trained, stepped, strict=True))
-        return [masters.get(p, p) for p in params]
+        names = {p: self.names.get(p, "without a name") for p in trained}
+        with masters.added({"params": trained}, names) as group:
+            master_of = dict(zip(trained, group["params"], strict=True))
+            yield [master_of.get(p, p) for p in params]
 
     @property
     def stepped(self) -> list[Tensor]:
@@ -170,13 +168,16 @@ class Steps:
             self._masters.copy_back()
 
     def forget(self, *, model: bool = False) -> None:
-        """Clear the gradients of masters, and optionally those of the model.
+        """Clear the gradients of masters, which `model.zero_grad()` does not reach.
 
-        `model.zero_grad()` does not reach the masters.
+        FP32 weights are their own masters: they keep their gradients, which the optimizer's
+        `zero_grad` clears.
+
+        Args:
+            model: Whether to clear those of the weights that have a master, too.
         """
         if self._masters is None:
             return
-        # FP32 weights are their own masters, and their gradients those of the model
         shared = set(self._masters.model_weights) & set(self._masters.optimizer_weights)
         cleared = [*self._masters.optimizer_weights]
         if model:
@@ -185,32 +186,28 @@ class Steps:
             if p not in shared:
                 p.grad = None
 
-    def give_back(self) -> None:
-        """Put the original parameters back into the optimizer."""
-        for group, before in zip(self.optimizer.param_groups, self._before, strict=True):
-            replace_params(self.optimizer, group, before)
-
     def add_group(self, group: dict[str, Any], add: Callable[[dict[str, Any]], None]) -> None:
         """Add a group of parameters, replaced by masters if the optimizer steps masters.
 
         Args:
             group: the group, as torch's `add_param_group` takes it.
-            add: adds the group to the optimizer.
+            add: adds the group to the optimizer. If it raises, the masters are removed again.
         """
-        if self._masters is not None:
-            params = group["params"]
-            listed = [params] if isinstance(params, nn.Parameter) else list(params)
-            self._masters.adopt_edits()
-            group = {**group, "params": self._stepped_for(listed)}
-        add(group)
+        if self._masters is None:
+            add(group)
+            return
+        params = group["params"]
+        listed = [params] if isinstance(params, nn.Parameter) else list(params)
+        self._masters.adopt_edits()
+        with self._masters_of(self._masters, listed) as stepped:
+            add({**group, "params": stepped})
 
 
 def replace_params(
     optimizer: OptimizerLike, group: dict[str, Any], replacements: list[Tensor]
 ) -> None:
     """Replace the parameters of a group, and move the optimizer's state of the old ones."""
-    # one flat master takes the place of several parameters
-    for old, new in zip(group["params"], replacements, strict=False):
+    for old, new in zip(group["params"], replacements, strict=True):
         if old is not new and old in optimizer.state:
             optimizer.state[new] = optimizer.state.pop(old)
     group["params"] = replacements
@@ -221,7 +218,7 @@ def recast_state(optimizer: OptimizerLike) -> None:
     """Cast each parameter's optimizer state, such as momentum, to the parameter's dtype."""
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
-            # torch keeps counts of steps in FP32, whatever the parameter is
+            # torch keeps counts of steps in FP32, whatever the parameter's dtype is.
             if name == "step" or not isinstance(value, Tensor):
                 continue
             if value.shape == parameter.shape and value.is_floating_point():

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,8 +43,8 @@ def one_weight(value: float) -> nn.Linear:
 
 
 def test_worked_example_a_thousand_small_updates() -> None:
-    # The spacing of FP16 at 1 is 2^-10; an update of 2^-12 is swallowed alone, and a thousand of
-    # them make a quarter.
+    # Below 1, the spacing of FP16 is 2^-11. An update of 2^-12 goes half of the way to the next
+    # number, and the tie is rounded to 1, the even one. A thousand of them sum to a quarter.
     models = one_weight(1.0), one_weight(1.0)
     for model, master in zip(models, (True, False), strict=True):
         weights = Weights(model, partial(torch.optim.SGD, lr=1.0), master=master)
@@ -166,10 +167,31 @@ def test_unsuitable_optimizers_and_groups_are_refused() -> None:
             Weights(wrong, make, groups=groups)
 
 
+class CheckedAdam(torch.optim.Adam):
+    """Adam that checks the learning rate of each group, not that of its constructor alone."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if param_group.get("lr", 0.0) < 0:
+            raise ValueError("a learning rate below 0")
+        super().add_param_group(param_group)
+
+
 @pytest.mark.parametrize("flat", [False, True])
-def test_groups_keep_their_options(
-    flat: bool,
-) -> None:
+def test_a_group_that_the_optimizer_refuses_changes_nothing(flat: bool) -> None:
+    model = to_model_format(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), FP16)
+    model[0].requires_grad_(False)
+    weights = Weights(model, partial(CheckedAdam, lr=0.1), flat=flat)
+    model[0].requires_grad_(True)
+    with pytest.raises(ValueError, match="below 0"):
+        weights.add_group({"params": model[0].parameters(), "lr": -1.0})
+    assert list(weights.named_masters()) == ["1.weight", "1.bias"]
+    # The group can be added with another learning rate.
+    weights.add_group({"params": model[0].parameters(), "lr": 0.5})
+    assert list(weights.named_masters()) == ["1.weight", "1.bias", "0.weight", "0.bias"]
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_groups_keep_their_options(flat: bool) -> None:
     """A frozen first layer, a norm with its own learning rate and no decay, and the rest."""
     model = small_net()
     model[0].requires_grad_(False)
@@ -284,6 +306,17 @@ def test_flat_and_separate_masters_load_each_other_s_state() -> None:
             step_all(whole, step)
             step_all(second, step)
         assert all(map(torch.equal, whole.master_weights, second.master_weights)), (flat, name)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_state_of_other_groups_is_refused(flat: bool) -> None:
+    saved = Weights(small_net(), partial(torch.optim.SGD, lr=0.1, momentum=0.9))
+    step_all(saved, 0)
+    model = small_net()
+    groups = [{"params": model[0].parameters()}, {"params": list(model[1:].parameters())}]
+    weights = Weights(model, partial(torch.optim.SGD, lr=0.1), groups=groups, flat=flat)
+    with pytest.raises(ValueError, match="group"):
+        weights.load_state_dict(saved.state_dict())
 
 
 def test_flat_refuses_what_it_would_compute_differently() -> None:
@@ -661,7 +694,7 @@ def test_models_of_default_weights_convert_without_warning() -> None:
             )
 
 
-def test_mask_passed_as_an_argument_still_masks():
+def test_mask_passed_as_an_argument_still_masks() -> None:
     recipes = (
         RECIPES["O2"],
         RECIPES["O3"],

@@ -323,6 +323,24 @@ def test_fractions_round_as_pythons_division_does():
         assert round_fraction(-exact, FP64) == -(int(top) / int(bottom))
 
 
+def test_negative_fractions_round_to_nan_without_a_sign():
+    for text in ("-1e4000", "-1e-4000", "-1/3", "-2^4000"):
+        assert np.isnan(parse(text, E8M0).value), text
+    assert np.isnan(round_fraction(Fraction(-1, 3), E8M0))
+
+
+def test_a_fraction_of_zero_rounds_to_nan_without_a_zero():
+    assert np.isnan(parse("0/3", E8M0).value)
+    assert np.isnan(round_fraction(Fraction(0), E8M0))
+
+
+def test_stochastic_rounding_of_texts_is_refused():
+    with pytest.raises(ValueError, match="needs no random bits"):
+        parse("0.1", FP16, "stochastic")
+    with pytest.raises(ValueError, match="needs no random bits"):
+        round_fraction(Fraction(1, 3), FP16, Rounding.STOCHASTIC)
+
+
 def test_decimal_texts_of_numbers_are_exact():
     assert exact_decimal(-0.0) == "-0"
     assert exact_decimal(65504.0) == "65504"

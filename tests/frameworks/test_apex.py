@@ -618,6 +618,32 @@ def test_a_group_that_is_added_later_is_stepped(level, after_a_step):
     assert torch.equal(stepped.to(added.weight.dtype), added.weight)
 
 
+class CheckedSGD(torch.optim.SGD):
+    """SGD that checks the learning rate of each group, not that of its constructor alone."""
+
+    def add_param_group(self, param_group):
+        if param_group.get("lr", 0.0) < 0:
+            raise ValueError("a learning rate below 0")
+        super().add_param_group(param_group)
+
+
+def test_a_group_that_the_optimizer_refuses_can_be_added_again():
+    model, added = small(), nn.Linear(2, 2)
+    optimizer = CheckedSGD(model.parameters(), lr=0.1)
+    [model, added], optimizer = amp.initialize(
+        [model, added], optimizer, opt_level="O2", verbosity=0
+    )
+    with pytest.raises(ValueError, match="below 0"):
+        optimizer.add_param_group({"params": added.parameters(), "lr": -1.0})
+    # A step does without the refused group, also if its weights have gradients.
+    before = added.weight.detach().clone()
+    train_on(nn.Sequential(model, added), optimizer, 1)
+    assert torch.equal(added.weight, before)
+    optimizer.add_param_group({"params": added.parameters(), "lr": 0.5})
+    train_on(nn.Sequential(model, added), optimizer, 1)
+    assert not torch.equal(added.weight, before)
+
+
 class Shrinking:
     """An optimizer around another, as LARC is: it halves gradients, then calls the other's step."""
 

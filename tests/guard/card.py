@@ -36,8 +36,10 @@ def costs() -> str:
     """
     from tests.gpu.simulated import environment
 
+    # The environment with the card puts the checkout that is measured first in the path, so
+    # `-m tests.guard.card` would run that checkout's guard. A path runs this file.
     done = subprocess.run(
-        [sys.executable, "-m", "tests.guard.card"],
+        [sys.executable, __file__],
         env=environment(CARD),
         cwd=guarded_tree(),
         capture_output=True,

@@ -89,9 +89,9 @@ def _agrees(paper: CaseSet, answer: Answer, number: int, place: int) -> bool:
 
 
 def judged(paper: CaseSet) -> tuple[int, list[str]]:
-    """Return how many faults there are, and which ones are neither refused nor without effect.
+    """Return the number of faults, and the names of those that are met but not refused.
 
-    A fault without effect gives the right answer to each call of the paper.
+    A fault around an answer is met if it changed some call; one in its code always counts as met.
     """
     # It is computed and kept here, so that it does not take the time of an answer.
     known_outcomes(paper, paper.exercise.reference)
@@ -107,8 +107,9 @@ def judged(paper: CaseSet) -> tuple[int, list[str]]:
 
 
 def unexplained(exercise: Exercise, equal: list[str]) -> list[str]:
-    """Return those of the equal faults that have no reason; one for "call dropped" is one for each
-    call that is.
+    """Return those of the equal faults that have no reason in equal.toml.
+
+    A reason for "call dropped" is one for each fault whose name begins with "call dropped: ".
     """
     reasons = tuple(EQUAL.get(exercise.id, {}))
     return [
@@ -141,6 +142,9 @@ def main() -> int:
     chosen = arguments.parse_args()
     ids = [id for id in EXERCISES if not id.startswith(TRAINS)]
     some = [id for id in ids if not chosen.words or any(word in id for word in chosen.words)]
+    unknown = [word for word in chosen.words if not any(word in id for id in ids)]
+    if unknown:
+        arguments.error(f"expected words of exercises, got {', '.join(unknown)}, which is in none")
     survivors = 0
     with ProcessPoolExecutor(chosen.processes) as pool:
         for line, wrong in pool.map(partial(row, seed=chosen.seed), some):

@@ -5,7 +5,7 @@ own parameters; `Weights` replaces them by their masters. An elementwise optimiz
 number alone. So the masters of a group may lie one after another in one flat tensor, into which
 each parameter is a view. The optimizer's state is split in the same way when it is saved.
 
-Invariant: every parameter of the model is in exactly one group. A saved state is the same with flat
+Invariant: a trainable parameter is in at most one group. A saved state is the same with flat
 masters and without, so either can be loaded by the other.
 
 Source: arXiv:1812.01187, section 3.1 (no bias decay); apex.fp16_utils.prep_param_lists (the flat
@@ -58,7 +58,7 @@ def no_decay_on_norms_and_biases(model: nn.Module, weight_decay: float) -> list[
     ]
 
 
-# as torch.optim.Optimizer.state_dict returns it
+# The dict that torch.optim.Optimizer.state_dict returns.
 State = dict[str, Any]
 
 
@@ -111,7 +111,7 @@ def flat_gradient(
             f"flat master: parameter {sparse[0]!r} has a sparse gradient, which cannot be flat. "
             "Take flat=False, or a layer with sparse=False."
         )
-    # torch.cat promotes FP16 beside FP32 to FP32, which is exact
+    # torch.cat promotes FP16 beside FP32 to FP32, which is exact.
     return torch.cat([g.reshape(-1) for g in gradients])
 
 
@@ -124,7 +124,7 @@ def cut(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 def split_state(state: State, members: Sequence[Sequence[Tensor]]) -> State:
     """Convert an optimizer's state over flat tensors to one over their members, group by group."""
     split: State = {"state": {}, "param_groups": []}
-    # index of the group's first parameter
+    # The index of the group's first parameter.
     first = 0
     for group, weights in zip(state["param_groups"], members, strict=True):
         split["param_groups"].append({**group, "params": list(range(first, first + len(weights)))})
@@ -151,13 +151,15 @@ def join_state(state: State, members: Sequence[Sequence[Tensor]]) -> State:
     """Convert a state over single parameters to one over flat tensors: undo `split_state`.
 
     Raises:
-        ValueError: only some of a group's parameters have a state.
+        ValueError: the state has another number of groups, or of parameters in a group, or only
+            some of a group's parameters have a state.
     """
+    _require_same_groups(state["param_groups"], members)
     joined: State = {"state": {}, "param_groups": []}
-    # index of the next flat tensor
+    # The index of the next flat tensor.
     index = 0
     for group, weights in zip(state["param_groups"], members, strict=True):
-        # a group of frozen parameters has no flat tensor
+        # A group of frozen parameters has no flat tensor.
         if not weights:
             joined["param_groups"].append({**group, "params": []})
             continue
@@ -177,6 +179,19 @@ def join_state(state: State, members: Sequence[Sequence[Tensor]]) -> State:
     return joined
 
 
+def _require_same_groups(
+    groups: Sequence[Mapping[str, Any]], members: Sequence[Sequence[Tensor]]
+) -> None:
+    """Raise a ValueError if groups of a state have other sizes than those of the optimizer."""
+    sizes = [len(weights) for weights in members]
+    saved = [len(group["params"]) for group in groups]
+    if saved != sizes:
+        raise ValueError(
+            f"expected the state of an optimizer with {sizes} parameters in its groups, got one "
+            f"with {saved}. Make the same groups before you load it."
+        )
+
+
 def _joined(values: Sequence[Any], weights: Sequence[Tensor], name: str) -> Any:
     """Return one field of all parameters' states as a flat tensor, or as the shared value."""
     elementwise = all(
@@ -185,5 +200,5 @@ def _joined(values: Sequence[Any], weights: Sequence[Tensor], name: str) -> Any:
     )
     if elementwise and name != "step":
         return torch.cat([value.reshape(-1) for value in values])
-    # the number of steps, for instance, is the same for all
+    # The number of steps, for instance, is the same for all.
     return values[0]

@@ -139,6 +139,36 @@ class Masters:
         self._update_checksum()
         return {**group, "params": stepped}
 
+    @contextmanager
+    def added(
+        self, group: Group, names: Mapping[nn.Parameter, str] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Add a group as `add` does, for a `with` block that gives it to the optimizer.
+
+        If the block raises, the names and the masters of the group are removed.
+
+        Args:
+            group: the parameters and their options.
+            names: names of parameters that are not in `names` yet.
+        """
+        names_before = self.names
+        self.names = {**names_before, **(names or {})}
+        pairs = len(self.model_weights)
+        stepped = len(self.optimizer_weights)
+        groups = len(self._members)
+        try:
+            yield self.add(group)
+        except BaseException:
+            self.names = names_before
+            del self.model_weights[pairs:]
+            del self.master_weights[pairs:]
+            del self._dtypes[pairs:]
+            del self.optimizer_weights[stepped:]
+            del self._members[groups:]
+            self._pair_up()
+            self._update_checksum()
+            raise
+
     def _use_device_of(self, weights: Sequence[Tensor]) -> None:
         """Store the device of weights, and a generator there if the rounding is stochastic."""
         self._device = weights[0].device if weights else torch.device("cpu")

@@ -163,9 +163,13 @@ class Weights(Masters):
         require_fitting(self.optimizer, flat, self.optimizer_weights)
 
     def add_group(self, group: Group) -> None:
-        """Add a group of the model's parameters to the optimizer, for instance unfrozen layers."""
+        """Add a group of the model's parameters to the optimizer, for instance unfrozen layers.
+
+        If the optimizer refuses the group, nothing has changed.
+        """
         self.adopt_edits()
-        self.optimizer.add_param_group(self.add(group))
+        with self.added(group) as with_masters:
+            self.optimizer.add_param_group(with_masters)
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor | None], *, edited: bool | None = None) -> None:

@@ -42,8 +42,8 @@ import { offersOf } from "./knobs.js";
  * @property {[FormatRow, FormatRow]} formats FP32, and the format of the run.
  */
 
-// Lengths in pixels of the picture. The first two rooms are those beside the axis: on the left for
-// the share that underflows, on the right for the one that overflows.
+// Lengths in pixels of the picture. On both sides of the axis of exponents is room for the shares
+// of elements beyond its ends, and on the left for the axis of shares, too.
 const PICTURE_HEIGHT = 236;
 const SHARES_ROOM = 62;
 const INF_ROOM = 48;
@@ -141,7 +141,8 @@ export function gradientHistogram(store, life, tint, handle) {
   });
   picking(life, picture.canvas, () => {
     const { state } = store;
-    if (!state?.gradients || pointedAt === null) return;
+    // Between the arrival of the first gradients and `show`, there are no layers.
+    if (!state?.gradients || !layers.length || pointedAt === null) return;
     const exponent = pointedAt - scaleNow(state);
     const one = exampleOf(state.gradients, rowNow().name, exponent);
     if (one) follow(one);
@@ -288,6 +289,6 @@ function skipNotice() {
 function fateText(row, log2Scale, { step, windows }) {
   const { underflowed, subnormal, overflowed } = fractions(row, log2Scale, windows);
   const parts = [`${percent(underflowed)} to zero`, `${percent(subnormal)} lose bits`];
-  if (overflowed) parts.push(`${percent(overflowed)} to inf: the step is skipped`);
+  if (overflowed) parts.push(`${percent(overflowed)} to inf`);
   return `Step ${step}, in ${windows.format}: ${parts.join(", ")}.`;
 }
