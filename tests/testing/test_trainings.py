@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from labkit.cli import main
@@ -15,6 +16,7 @@ from labkit.testing import (
     assert_same_training,
     compare_trainings,
 )
+from labkit.testing.trainings import starts
 from labkit.testing.trainings.page import page
 from tests.testing.training_runs import Training, record
 
@@ -403,3 +405,20 @@ def test_a_page_names_each_tensor_and_escapes_it(tmp_path: Path) -> None:
     assert "<b>card" not in text
     for _, name in run.sampled[0].sketches:
         assert name in text
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        # Dropout keeps other elements.
+        ([0.0, 2.0, 3.0, 0.0], True),
+        # The elements that both keep differ: a fault in front of a ReLU.
+        ([0.0, 2.5, 3.0, 0.0], False),
+        # The same elements are zero.
+        ([1.0, 2.5, 0.0, 4.0], False),
+        ([1.0, 2.0], False),
+    ],
+)
+def test_other_zeros_alone_are_no_sign_of_dropout(there: list[float], expected: bool) -> None:
+    here = np.array([1.0, 2.0, 0.0, 4.0])
+    assert starts.keeps_other_elements(here, np.array(there)) is expected
