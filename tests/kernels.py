@@ -82,7 +82,8 @@ class _Server:
     def __init__(self, listener: socket.socket, wake_read: int) -> None:
         self.listener = listener
         self.wake_read = wake_read
-        self.connections: dict[int, socket.socket] = {}  # by the process id of the kernel
+        # The process id of a kernel -> the connection to it.
+        self.connections: dict[int, socket.socket] = {}
         self.selector = selectors.DefaultSelector()
         self.selector.register(listener, selectors.EVENT_READ)
         self.selector.register(wake_read, selectors.EVENT_READ)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from functools import lru_cache
 
 ROUNDS = 2_000_000
-SECONDS = 0.2  # on an idle machine of 2024
+# The time of the measured work on an idle machine of 2024.
+SECONDS = 0.2
 
 
 def slowness(clock: Callable[[], float] = time.perf_counter) -> float:

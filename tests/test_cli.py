@@ -116,7 +116,8 @@ def test_a_wrong_argument_is_named_with_what_is_expected(
     Path("notes.txt").touch()
     try:
         status = cli.main(words.split())
-    except SystemExit as exit:  # argparse refuses the argument
+    except SystemExit as exit:
+        # argparse refuses an argument.
         status = exit.code
     assert status == 2
     assert message in capsys.readouterr().err

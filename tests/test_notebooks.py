@@ -21,13 +21,15 @@ from labkit.grading.submission import find
 from notebooks import build
 from tests.slowness import slowness
 
-SCREEN = 30  # lines of code that fit a projector
+# The number of lines of code that a projector shows.
+SCREEN = 30
 # Far above the 20 s that a lesson may take; multiplied by `slowness`, so that it ends only hangs.
 CELL_SECONDS = 120
 
 
 SOURCES = build.sources()
-TRAINING = ["10_clinic", "12_project"]  # an answer trains; tests/grading judges each by itself
+# Notebooks whose answers train; tests/grading judges each answer by itself.
+TRAINING = ["10_clinic", "12_project"]
 LESSONS = sorted({exercise.lesson for exercise in EXERCISES.values()})
 
 

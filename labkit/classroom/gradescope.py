@@ -21,7 +21,8 @@ PYTHON = "3.12"
 LEARNER = "learner"
 # The date of all files in the archive: the same content gives the same bytes.
 DATE = (2020, 1, 1, 0, 0, 0)
-EXECUTABLE = 0o755 << 16  # Unix permissions, in the upper half of a zip entry's attributes
+# The Unix permissions of a program, in the upper half of a zip entry's attributes.
+EXECUTABLE = 0o755 << 16
 
 SETUP = """\
 #!/usr/bin/env bash

@@ -171,7 +171,8 @@ def unused(comments: Comments, rows: Sequence[GradeRow]) -> list[str]:
     ]
 
 
-POSSIBLE = "points possible"  # Canvas's second line
+# The first words of the second line of a table from Canvas.
+POSSIBLE = "points possible"
 # columns that identify a learner in a school's system or in the lab: never columns of points
 IDENTITY = (
     "student",

@@ -27,7 +27,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.overrides import handle_torch_function, has_torch_function
 
-State = tuple[Tensor, ...]  # (h,) or (h, c), each [rows, features]
+# The state of a cell: (h,) or (h, c), each of shape [rows, features].
+State = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)

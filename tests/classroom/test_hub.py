@@ -199,7 +199,8 @@ class Hub:
         while not self.answers():
             assert self.process.poll() is None, self.log()[-3000:]
             assert time.monotonic() < until, self.log()[-3000:]
-            time.sleep(0.5)  # no event tells from outside that a port is open
+            # No event tells from outside that a port is open.
+            time.sleep(0.5)
 
     def answers(self) -> bool:
         try:

@@ -172,7 +172,8 @@ def _compare_sample(comparison: Comparison, op: Any, sample: Any, dtype: torch.d
     there = tree_map_only((Tensor, torch.device, str), _on_card, here)
 
     def call(way: Callable[..., Any], arguments: Any, region: Any) -> Any:
-        first, rest, named = tree_map_only(Tensor, Tensor.clone, arguments)  # it may write to them
+        # The operation may write to its arguments, so it gets copies.
+        first, rest, named = tree_map_only(Tensor, Tensor.clone, arguments)
         with region:
             return way(first, *rest, **named)
 

@@ -9,7 +9,8 @@ from labkit.grading.judge import draw_cases
 from labkit.grading.program import CodeCell
 from notebooks import build
 
-SEEDS = (0, 1, 2)  # 0 is the notebook's
+# The seeds of cases; 0 is the notebook's.
+SEEDS = (0, 1, 2)
 
 
 def reference(id: str) -> Any:

@@ -134,7 +134,8 @@ def archive(members: dict[str, str | bytes]) -> bytes:
     return content.getvalue()
 
 
-Lines = dict[tuple[str, str], dict[str, str]]  # (learner, exercise) -> the line of the table
+# (learner, exercise) -> the row of the table of grades.
+Lines = dict[tuple[str, str], dict[str, str]]
 
 
 def graded(folder: Path, out: Path, *options: str) -> Lines:

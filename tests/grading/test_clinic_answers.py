@@ -32,7 +32,8 @@ NAMES = (
     "overflow",
 )
 SEED = 1
-Edits = Sequence[Sequence[str]]  # (what is replaced, by what)
+# Pairs of a text in the code and its replacement.
+Edits = Sequence[Sequence[str]]
 
 AUTOCAST, APPEND = 'torch.autocast("cpu", torch.float16)', "losses.append(loss.item())"
 SCALER_STEP = "scaler.step(optimizer)"

@@ -12,7 +12,8 @@ from labkit.widgets.base import widget as base
 from tests.widgets.pages import Scripts
 from tests.widgets.test_figures import LEAST, contrast
 
-FOLDERS = ("base",)  # of the scripts that `js` runs
+# The folders of the scripts that `js` runs.
+FOLDERS = ("base",)
 ROOT = Path(__file__).parents[2]
 GRAPHICS = 3.0
 FATES = ("underflowed", "subnormal", "normal", "overflowed")

@@ -42,7 +42,8 @@ import { view } from "../base/root.js";
  * @property {boolean} apart Whether its scale is not that of most ranks.
  */
 
-const DRAWN_MS = 300; // how long inf takes from the rank that met it to the others
+// The time in which inf moves from the rank that met it to the others.
+const DRAWN_MS = 300;
 
 // --- the table of lanes --------------------------------------------------------------------------
 
@@ -125,7 +126,8 @@ function laneTable() {
     /** @type {(Column | undefined)[]} */
     const columns = Array.from({ length: count }, (_, i) => steps[i]);
     const isNew = steps.length === shownSteps + 1 && !recorded;
-    const newest = isNew ? steps.length - 1 : -1; // the step that came just now
+    // The index of the step that has just arrived, or -1.
+    const newest = isNew ? steps.length - 1 : -1;
     const numbers = columns.map((_, i) => h("th", { scope: "col", text: i + 1 }));
     const rows = lanes.map((about, r) => {
       const cells = columns.map((column) => laneCell(column, r, agree));

@@ -6,7 +6,8 @@ Source: aten/src/ATen/native/cuda/RNN.cu, lstm_cell_forward, lstm_cell_backward.
 import torch
 from torch import Tensor
 
-_library: list[torch.library.Library] = []  # a registration lasts as long as its object
+# A registration lasts as long as its object.
+_library: list[torch.library.Library] = []
 
 
 def _gates(tensor: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:
