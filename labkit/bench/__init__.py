@@ -1,4 +1,4 @@
-"""Benchmarks of this machine: cases and their arithmetic, timing, saved sweeps, rooflines."""
+"""Benchmarks of this machine, and published ones: cases, timing, saved sweeps, rooflines."""
 
 from labkit.bench.cases import (
     ConvCase,

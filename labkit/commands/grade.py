@@ -140,22 +140,13 @@ def _write_results(
         _print(f"{arguments.anonymous}: {len(names)} learners without names; {key} has them")
 
 
-def _others(log: GradingLog, submissions: Sequence[Submission], student: str) -> list[GradeRow]:
-    """Return the rows of all learners but one, from the earlier grading.
-
-    Raises:
-        ValueError: If there is no such learner, or no earlier grading.
-    """
+def _require_student(student: str, submissions: Sequence[Submission]) -> None:
+    """Raise a ValueError if no submission is of a learner with this name."""
     students = _unique(one.student for one in submissions)
     if student not in students:
         near = difflib.get_close_matches(student, students, 1) or students[:1]
-        raise ValueError(f"there is no learner {student!r}; the nearest name is {near[0]!r}")
-    if not log.rows:
-        raise ValueError(
-            "--student needs an earlier grading of the class: grade it with --changed first, into "
-            "the same file"
-        )
-    return log.keep_others(student)
+        hint = f"; the nearest name is {near[0]!r}" if near else ""
+        raise ValueError(f"there is no learner {student!r}{hint}")
 
 
 def _check_options(arguments: Namespace) -> None:
@@ -202,11 +193,13 @@ def _grade_class(
     late = None
     if rules.due is not None or rules.extensions:
         late = lateness(submissions, rules)
+    if args.student:
+        _require_student(args.student, submissions)
     with exclusive_lock(args.csv):
         log, seed = _open_log(args)
         others: list[GradeRow] = []
         if args.student:
-            others = _others(log, submissions, args.student)
+            others = log.keep_others(args.student)
             _print_ungraded(args.student, others, submissions)
         if log.rows:
             _print(f"rows of {len(log.rows)} notebooks are taken from an earlier grading")
@@ -236,6 +229,9 @@ def _open_log(args: Namespace) -> tuple[GradingLog, int]:
     Returns:
         The log, and the seed of the grading: that of the option, that of the earlier rows, or a new
         one.
+
+    Raises:
+        ValueError: With --student, no earlier rows can be used. Then no file has changed.
     """
     settings = {
         "seed": args.seed,
@@ -251,8 +247,14 @@ def _open_log(args: Namespace) -> tuple[GradingLog, int]:
     log = GradingLog(path, settings, earlier, exercise_digest)
     known = log.settings["seed"]
     seed = known if isinstance(known, int) else secrets.randbits(32)
-    for line in log.begin(seed):
+    for line in log.read(seed):
         _print(line)
+    if args.student and not log.rows:
+        raise ValueError(
+            "--student needs an earlier grading of the class: grade it with --changed first, into "
+            "the same file"
+        )
+    log.begin()
     return log, seed
 
 

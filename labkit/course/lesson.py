@@ -98,8 +98,8 @@ class Lesson:
         self.register()
         try:
             return importlib.import_module(module)
-        # The module is its author's code, which can raise anything.
-        except Exception as error:
+        # The module is its author's code, which can raise anything, SystemExit included.
+        except (Exception, SystemExit) as error:
             raise CourseError(
                 f"{self.folder / file} does not run: {type(error).__name__}: {error}"
             ) from error
@@ -200,7 +200,7 @@ def add_folders(folders: Iterable[Path]) -> None:
     os.environ[COURSE] = os.pathsep.join(dict.fromkeys(paths))
     try:
         lessons()
-    except CourseError:
+    except BaseException:
         if before is None:
             os.environ.pop(COURSE)
         else:

@@ -36,6 +36,7 @@ from labkit.formats.rounding import (
     Rounding,
     binade,
     check_random_bits,
+    deterministic,
     limit,
     round_to,
     widen,
@@ -50,6 +51,8 @@ MOST_INT64_BITS = 62
 ZERO_TOP = -(1 << 20)
 # guard, round and sticky
 GUARD_BITS = 3
+# What to do instead of a stochastic sum.
+ADD_IN_A_LOOP = "Add in a loop: add(total, term, format, rounding, random_bits=...)"
 
 
 @dataclass(frozen=True)
@@ -426,13 +429,16 @@ def sum_sequential(
 
     An empty sum is 0.
 
+    Raises:
+        ValueError: the rounding is stochastic.
+
     >>> from labkit.formats import FP16
     >>> # 2048 + 1 is half-way between 2048 and 2050
     >>> float(sum_sequential([2048.0, 1.0, 1.0], FP16).value)
     2048.0
     """
     format = as_format(format)
-    rounding = as_member(Rounding, rounding, "rounding")
+    rounding = deterministic(rounding, ADD_IN_A_LOOP)
     terms = _terms(format, values)
     total = _first(terms)
     additions = []
@@ -452,12 +458,15 @@ def sum_pairwise(
 
     In a round with an odd number of terms, the last one is passed on to the next round.
 
+    Raises:
+        ValueError: the rounding is stochastic.
+
     >>> from labkit.formats import FP16
     >>> float(sum_pairwise(np.ones(2100), FP16).value)
     2100.0
     """
     format = as_format(format)
-    rounding = as_member(Rounding, rounding, "rounding")
+    rounding = deterministic(rounding, ADD_IN_A_LOOP)
     terms = _terms(format, values)
     additions = []
     totals = []
@@ -478,12 +487,15 @@ def sum_compensated(
     The error of each addition is subtracted from the next number. Each number x takes four
     additions, all rounded to the format: y = x - lost; t = total + y; lost = (t - total) - y.
 
+    Raises:
+        ValueError: the rounding is stochastic.
+
     >>> from labkit.formats import FP16
     >>> float(sum_compensated([2048.0, 1.0, 1.0], FP16).value)
     2050.0
     """
     format = as_format(format)
-    rounding = as_member(Rounding, rounding, "rounding")
+    rounding = deterministic(rounding, ADD_IN_A_LOOP)
     terms = _terms(format, values)
     total = _first(terms)
     additions = []
@@ -575,8 +587,11 @@ def _calculate(
             # Float64 follows the rules of IEEE 754 for infinities and NaNs. A finite product counts
             # as 0, since it might overflow in float64.
             special = np.where(finite_product, 0.0, factor * b) + term
-        # the finite elements need any value that the format has
+        # The finite elements need any value that the format has.
         special = np.where(finite, 1.0, special)
+        # Infinities and NaNs have no neighbours to choose from at random.
+        if rounding is Rounding.STOCHASTIC:
+            rounding = Rounding.NEAREST_EVEN
         value = np.where(finite, value, round_to(special, format, rounding, overflow))
     return Calculation(value, (*steps, cut, final))
 

@@ -60,6 +60,24 @@ _WHOLE = {
 }
 
 
+def deterministic(rounding: Rounding | str, instead: str) -> Rounding:
+    """Return a rounding as a member of `Rounding`, if it needs no random bits.
+
+    Args:
+        rounding: the rounding, or its name.
+        instead: what a caller can do instead of rounding stochastically, for the message.
+
+    Raises:
+        ValueError: the rounding is stochastic.
+    """
+    member = as_member(Rounding, rounding, "rounding")
+    if member is Rounding.STOCHASTIC:
+        raise ValueError(
+            f"rounding: expected one that needs no random bits, got stochastic. {instead}"
+        )
+    return member
+
+
 def round_to(
     values: ArrayLike,
     format: FormatLike,

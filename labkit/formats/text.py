@@ -22,7 +22,7 @@ from labkit.formats.arguments import FormatLike, as_format, as_member, require_k
 from labkit.formats.arithmetic import Term, normalise, round_term, value_of
 from labkit.formats.codes import decode, encode, split
 from labkit.formats.format import FP16, Format
-from labkit.formats.rounding import Overflow, Rounding, round_to
+from labkit.formats.rounding import Overflow, Rounding, deterministic, round_to
 
 # The messages of this module are those of labkit/widgets/exact/numbers.js, too.
 
@@ -31,6 +31,9 @@ LONGEST = 1200
 # The largest exponent of 2 and of 10. Every format overflows far below, and parsing larger ones
 # would be slow.
 LARGEST_EXPONENT = 5000
+
+# What to do instead of rounding a text or a fraction stochastically.
+ROUND_A_FLOAT = "Round a float: round_to(value, format, rounding, random_bits=...)"
 
 _NUMBER = r"(?P<number>\d+\.?\d*|\.\d+)"
 # kind of a text -> its pattern, after the sign; the first that matches counts
@@ -88,7 +91,7 @@ def parse(
     """
     require_kind(text, str, "text", "Round a number by round_to(number, format)")
     format = as_format(format)
-    rounding = _deterministic(rounding)
+    rounding = deterministic(rounding, ROUND_A_FLOAT)
     overflow = as_member(Overflow, overflow, "overflow")
     if len(text) > LONGEST:
         raise ValueError(
@@ -185,7 +188,7 @@ def round_fraction(
     """
     require_kind(exact, (Fraction, int), "exact", "For example: Fraction(1, 3)")
     format = as_format(format)
-    rounding = _deterministic(rounding)
+    rounding = deterministic(rounding, ROUND_A_FLOAT)
     overflow = as_member(Overflow, overflow, "overflow")
     if exact == 0:
         return float(round_to(0.0, format, rounding, overflow))
@@ -203,17 +206,6 @@ def round_fraction(
     term = Term(np.asarray(exact < 0), significand, np.asarray(-places))
     rounded = round_term(normalise(term, format), format, rounding).rounded
     return float(value_of(rounded, format, rounding, overflow))
-
-
-def _deterministic(rounding: Rounding | str) -> Rounding:
-    """Return a rounding as a member of `Rounding`; refuse the stochastic one."""
-    member = as_member(Rounding, rounding, "rounding")
-    if member is Rounding.STOCHASTIC:
-        raise ValueError(
-            "expected a rounding that needs no random bits, got stochastic; round a float by "
-            "round_to(value, format, rounding, random_bits=...)"
-        )
-    return member
 
 
 def _exact(kind: str, parts: dict[str, str | None]) -> Fraction:

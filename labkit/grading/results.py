@@ -146,19 +146,13 @@ class GradingLog:
         elif settings["seed"] is None:
             self.settings["seed"] = seed
 
-    def begin(self, seed: int) -> list[str]:
-        """Read the earlier rows, and rewrite the log without damaged lines.
+    def read(self, seed: int) -> list[str]:
+        """Read the earlier rows that a grading with this seed uses.
 
         Returns:
             A sentence for each reason why earlier rows are graded again.
         """
         self.settings["seed"] = seed
-        reasons = self._read()
-        if self.path is not None:
-            self._write(self.path)
-        return reasons
-
-    def _read(self) -> list[str]:
         if not self._before:
             return []
         first, *lines = self._before
@@ -179,6 +173,11 @@ class GradingLog:
             f"graded again, as the exercise changed: {exercise} ({count} rows)"
             for exercise, count in changed.items()
         ]
+
+    def begin(self) -> None:
+        """Write the log with the rows that were read, and without damaged lines."""
+        if self.path is not None:
+            self._write(self.path)
 
     def _of(self, exercise: str) -> str:
         return self._digest(exercise, int(str(self.settings["seed"])))

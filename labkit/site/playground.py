@@ -43,7 +43,7 @@ def write_playground(file: Path) -> Path:
         file: Where it is written; a file of this name is replaced. Its folder exists.
 
     Raises:
-        SiteError: It is a folder, or its folder does not exist.
+        SiteError: The file is a folder, or its folder does not exist.
     """
     if file.is_dir():
         raise SiteError(f"expected a file, got the folder {file}; name a file in it")

@@ -21,6 +21,7 @@ from labkit.grading.grade import Grade
 from labkit.records import write_atomic
 
 SCHEMA = "labkit.leader_board/1"
+# A file of the board has about 100 bytes. A larger one is of another kind, and is not read.
 MAX_BYTES = 1 << 16
 _NAME = re.compile(r"\w(?:[\w .-]{0,38}\w)?")
 _HEAD = ("place", "name", "points", "bytes kept")
@@ -109,8 +110,8 @@ def enter(folder: Path | str, name: str, grades: Sequence[Grade]) -> Path:
         return file
     if not _NAME.fullmatch(name):
         raise ValueError(
-            "expected a name of 1 to 40 letters and digits, inside also space, dot, hyphen and "
-            f"underscore, since it names a file; got {name!r}"
+            "expected a name of 1 to 40 letters, digits and underscores, inside also space, dot "
+            f"and hyphen, since it names a file; got {name!r}"
         )
     if not grades:
         raise ValueError(
@@ -166,6 +167,9 @@ def _read_entrant(path: Path) -> Entrant:
     for field in ("points", "out_of", "bytes"):
         if type(stored[field]) is not int or stored[field] < 0:
             raise invalid
-    if not _NAME.fullmatch(str(stored["name"])) or stored["points"] > stored["out_of"]:
+    name = stored["name"]
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise invalid
-    return Entrant(str(stored["name"]), stored["points"], stored["out_of"], stored["bytes"])
+    if stored["points"] > stored["out_of"]:
+        raise invalid
+    return Entrant(name, stored["points"], stored["out_of"], stored["bytes"])

@@ -48,6 +48,30 @@ def test_a_regraded_learner_joins_the_tables_of_the_class(
     assert grade(tmp_path, "--changed")["Max Maier", ID] == "8"
 
 
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("g.csv*")}
+
+
+def test_a_refused_name_changes_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hand_in(tmp_path, "Max Maier", WRONG)
+    grade(tmp_path, "--changed")
+    before = files_of(tmp_path)
+    words = ["grade", str(tmp_path / "class"), "--csv", str(tmp_path / "g.csv")]
+    assert main([*words, "--student", "Max Meier"]) == 2
+    assert "the nearest name is 'Max Maier'" in capsys.readouterr().err
+    assert files_of(tmp_path) == before
+
+
+def test_one_learner_before_the_class_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hand_in(tmp_path, "Max Maier", WRONG)
+    words = ["grade", str(tmp_path / "class"), "--csv", str(tmp_path / "g.csv")]
+    assert main([*words, "--student", "Max Maier"]) == 2
+    assert "needs an earlier grading of the class" in capsys.readouterr().err
+    assert "g.csv.part" not in files_of(tmp_path)
+
+
 def test_who_handed_in_since_the_last_grading_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

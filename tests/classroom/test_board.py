@@ -96,7 +96,8 @@ def test_quiz_is_counted_by_question_without_names(
 def kept(folder: Path) -> Path:
     """Return the log that a grading keeps: three learners, two of them with equal points."""
     journal = GradingLog(folder / "g.csv.part", {"seed": 1}, folder / "g.csv.kept")
-    journal.begin(1)
+    journal.read(1)
+    journal.begin()
     for name, points, size in (("ada", 6, 400), ("zoe", 8, 900), ("bob", 8, 800)):
         rows = [GradeRow(name, "12.ipynb", "project.targets", points, 8, "", 1, {"bytes": size})]
         journal.add(name, [*rows, GradeRow(name, "12.ipynb", "scaling.clip", 10, 10, "", 1)])
@@ -110,7 +111,7 @@ def test_the_leader_board_comes_from_graded_rows(tmp_path: Path) -> None:
     rows = [(place, name, points, size) for place, name, points, _, size in leaders(path)]
     assert rows == [(1, "bob", 8, 800), (2, "zoe", 8, 900), (3, "ada", 6, 400)]
     journal = GradingLog(tmp_path / "g.csv.part", {"seed": None}, path)
-    assert journal.begin(1) == []
+    assert journal.read(1) == []
     assert set(journal.rows) == {"ada", "zoe", "bob"}
     journal.all_rows(["ada"])
     journal.end()

@@ -222,6 +222,22 @@ def test_special_operands_follow_the_table_of_ieee_754(assert_same_bits):
     assert fused_multiply_add(huge, huge, -np.inf, FP64).value == -np.inf
 
 
+@pytest.mark.parametrize("special", [np.inf, -np.inf, np.nan])
+def test_infinities_and_nans_need_no_choice_at_random(special):
+    bits = [5, 5]
+    sum = add([special, 1.0], [1.0, 1.0], FP16, Rounding.STOCHASTIC, random_bits=bits).value
+    assert np.array_equal(sum, [special, 2.0], equal_nan=True)
+    product = multiply([special, 1.0], 1.0, FP16, Rounding.STOCHASTIC, random_bits=bits).value
+    assert np.array_equal(product, [special, 1.0], equal_nan=True)
+
+
+@pytest.mark.parametrize("sum", [sum_sequential, sum_pairwise, sum_compensated])
+@pytest.mark.parametrize("terms", [[], [1.0], [1.0, 2.0]])
+def test_stochastic_sums_are_refused(sum, terms):
+    with pytest.raises(ValueError, match="Add in a loop"):
+        sum(terms, FP16, Rounding.STOCHASTIC)
+
+
 def test_results_overflow_as_rounding_does():
     assert add(65504.0, 65504.0, FP16).value == np.inf
     # From 65520 on, numbers round to infinity.

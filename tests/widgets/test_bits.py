@@ -501,3 +501,28 @@ def test_page_without_a_kernel_has_the_state_of_python(page):
     assert (explorer.format, explorer.code, explorer.text) == (BF16, *state()[1:])
     explorer.set_state({"format": "FP16", "code": "0x7e01", "text": "nan"})
     assert explorer.code == 0x7E01
+
+
+@pytest.mark.parametrize(
+    ("before", "text", "state"),
+    [
+        # The text is a code of both formats, of another number in each.
+        (FP16, "0x3c00", {"format": "BF16", "code": "0x1", "text": "0x1"}),
+        # The text is too long for the old format.
+        (E4M3, "0x38", {"format": "FP16", "code": "0x3c00", "text": "0x3c00"}),
+    ],
+)
+def test_a_text_beside_a_format_is_one_of_the_new_format(
+    before: Format, text: str, state: dict[str, str]
+) -> None:
+    explorer = BitExplorer(before, text)
+    explorer.set_state(state)
+    assert explorer.format.name == state["format"]
+    assert explorer.code == int(state["code"], 0)
+    assert explorer.text == state["text"]
+
+
+def test_a_format_without_a_text_keeps_the_number() -> None:
+    explorer = BitExplorer(FP16, "0x3c00")
+    explorer.set_state({"format": "BF16"})
+    assert explorer.value == 1.0

@@ -341,6 +341,21 @@ def test_the_sentence_names_what_happens(page: Page, scene: str, steps: int, wor
     assert words in sentence_of(root)
 
 
+def test_a_running_scene_does_not_count_for_the_exercise(page: Page) -> None:
+    root = page.show(Playground("spirals"))
+    root.get_by_role("button", name="Start").click()
+    # At the exercise's number of steps, the loss of the spirals has reached its goal.
+    page.page.wait_for_function(
+        """() => {
+          const count = document.querySelector(".pg-count").textContent;
+          return Number(count.replace(/\\D/g, "")) >= 300;
+        }"""
+    )
+    root.get_by_label("problem").select_option("targets")
+    assert steps_of(root) == 0
+    assert root.locator(".pg-best li").count() == 0
+
+
 def test_it_works_from_the_keyboard_alone(page: Page) -> None:
     root = page.show(Playground("too_high"))
     page.page.keyboard.press("Tab")

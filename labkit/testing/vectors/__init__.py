@@ -13,8 +13,8 @@ instruction with FP32 results. Any NaN counts as NaN.
 Where standards leave a choice, every choice is right: `conventions` names the one that answers
 made, and its source. The scale of a block of zeros is such a choice.
 
-Invariant: answers are those of `labkit.formats` and `labkit.gemm`; each known mistake breaks a rule
-of its own.
+Invariant: answers are those of `labkit.formats` and `labkit.gemm`. Each known mistake breaks a rule
+at least, and no other known mistake gives the same answers.
 
 Source: IEEE 754-2019 4.3; OCP OFP8 1.0 5.2; OCP Microscaling (MX) 1.0 5.3, 6.3; NVIDIA, Introducing
 NVFP4; arXiv:2511.10909.

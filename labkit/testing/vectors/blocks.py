@@ -95,11 +95,13 @@ class BlockVectors(Vectors):
     ) -> dict[str, Table]:
         element = self.block.element
         share = largest / element.max
+        # The largest power of two that is not above the largest magnitude.
+        power = 2.0 ** np.floor(np.log2(largest))
         scales = {
             "scale rounded up": (share, Rounding.TOWARD_POSITIVE),
             "scale rounded down": (share, Rounding.TOWARD_ZERO),
             "largest magnitude / largest element, to nearest": (share, Rounding.NEAREST_EVEN),
-            "scale from the exponent alone": (largest / 2.0**element.emax, Rounding.TOWARD_ZERO),
+            "scale from the exponent alone": (power / 2.0**element.emax, Rounding.TOWARD_ZERO),
         }
         return {
             name: self._answers(x, self._scale(exact, rounding))
@@ -256,10 +258,15 @@ class _Rows:
         self.rows.append((rule, values))
 
     def _add_around(self, one: float) -> None:
-        """Add blocks whose scale is near a power of two."""
+        """Add blocks for the rounding of scales and elements.
+
+        Args:
+            one: A power of two near the scales of the blocks.
+        """
         element = self.block.element
         unit = 1.0 if _has_power_scales(self.block) else element.max
         self._add("scale from a power of two", unit * one)
+        # Between two powers of two, on both sides of the middle and of the root of two.
         for part in (1.01, 1.25, 1.4, 1.45, 1.499, 1.6, 1.99):
             self._add("rounding of the scale", part * one * unit)
         self._add("sign of the largest", -1.3 * one)

@@ -90,6 +90,8 @@ class BitExplorer(LabWidget, folder="bits"):
             self._require_own_name(row)
         text = value if isinstance(value, str) else repr(float(value))
         self._following = False
+        # Whether the page is setting the text now, perhaps together with the format.
+        self._text_from_page = False
         super().__init__(
             format=format,
             text=text,
@@ -128,6 +130,14 @@ class BitExplorer(LabWidget, folder="bits"):
             raise ValueError(f"{self.format.name} has no {word} value")
         self.code = int(encode(value, self.format))
 
+    def set_state(self, sync_data: dict[str, Any]) -> None:
+        """Set the traits that the page has sent. A text among them is one of the new format."""
+        self._text_from_page = "text" in sync_data
+        try:
+            super().set_state(sync_data)
+        finally:
+            self._text_from_page = False
+
     @traitlets.validate("code")
     def _valid_code(self, proposal: dict[str, Any]) -> int:
         code: int = proposal["value"]
@@ -154,9 +164,9 @@ class BitExplorer(LabWidget, folder="bits"):
 
     @traitlets.observe("text", "code", "format")
     def _follow(self, change: dict[str, Any]) -> None:
-        """Let the other traits follow one that Python code has set.
+        """Let the other traits follow one that was set.
 
-        Traits that a page has set arrive together and agree, so that nothing is changed here.
+        Text, code and format that a page has set together agree: then nothing is changed here.
         """
         if not self._following:
             return
@@ -165,7 +175,8 @@ class BitExplorer(LabWidget, folder="bits"):
             with self.hold_sync():
                 if change["name"] == "format":
                     self._send_format(self.format)
-                    self.text = self._number(change["old"])
+                    if not self._text_from_page:
+                        self.text = self._number(change["old"])
                 if self._text_and_code_agree():
                     return
                 if change["name"] == "code":

@@ -113,6 +113,15 @@ function isOwn(format) {
 }
 
 /**
+ * Return the own format of the first part that has one.
+ *
+ * @param {Recipe} recipe
+ */
+function ownFormat(recipe) {
+  return PARTS.map(([part]) => recipe[part]).find(isOwn);
+}
+
+/**
  * Return the choice of a format for one part of the training.
  *
  * @param {typeof PARTS[number][0]} part
@@ -128,7 +137,7 @@ function formatKnob(part, label, title, changeRecipe) {
   return {
     element: control.element,
     show(recipe) {
-      const own = isOwn(recipe[part]) ? recipe[part] : OWN_FORMAT;
+      const own = isOwn(recipe[part]) ? recipe[part] : (ownFormat(recipe) ?? OWN_FORMAT);
       /** @type {[string, string][]} */
       const known = Object.keys(PLAYGROUND_FORMATS).map((name) => [name, name]);
       control.show([...known, [own, `own: ${own}`]], recipe[part]);
@@ -145,7 +154,8 @@ function formatKnob(part, label, title, changeRecipe) {
 function ownFormatKnobs(changeRecipe) {
   /** @type {Recipe | null} */
   let recipe = null;
-  // All parts with an own format have the same one.
+  // The sliders set the format of all parts with an own one. Only an address can name several own
+  // formats; then the sliders begin with the first.
   function changeFormat() {
     if (!recipe) return;
     const name = `e${exponent.value}m${significand.value}`;
@@ -175,7 +185,7 @@ function ownFormatKnobs(changeRecipe) {
     element,
     show(next) {
       recipe = next;
-      const own = PARTS.map(([part]) => next[part]).find(isOwn);
+      const own = ownFormat(next);
       element.hidden = own === undefined;
       if (own === undefined) return;
       const format = formatNamed(own);
@@ -330,7 +340,7 @@ function optimizerKnobs(changeMethod) {
       momentum.set(method.momentum > 0);
       momentum.element.hidden = method.kind !== "SGD";
       epsilon.set(Math.round(Math.log2(method.epsilon)));
-      setText(epsilon, method.epsilon.toExponential(0));
+      setText(epsilon, method.epsilon.toExponential(1));
       epsilon.element.hidden = method.kind !== "Adam";
       const { model, master, state, total } = bytesPerWeight(recipe, method);
       const summands = `model ${model}, master ${master}, state ${state}`;

@@ -146,7 +146,7 @@ function fillPlayground(root, model, life) {
   };
   // Whether the traits are being set one after another: until the last one, they are a mixture of
   // two settings, which must not come back as a change from outside.
-  let telling = false;
+  let publishing = false;
   const words = sentence(model);
   const pictures = picturesOf(state, life);
   const transport = transportBar(setting.seed, {
@@ -157,8 +157,8 @@ function fillPlayground(root, model, life) {
       state.speed = SPEEDS[speed];
     },
   });
-  if (model.get("in_address")) transport.element.append(linkButton(tellLink).element);
-  const panel = knobs(setting, { change, begin });
+  if (model.get("in_address")) transport.element.append(linkButton(writeLink).element);
+  const panel = knobs(setting, { change, begin: beginScene });
   const handle = scaleHandle(pictures.spreads, moveScale);
   const question = questionPanel();
   const best = bestList(beginWith);
@@ -192,35 +192,41 @@ function fillPlayground(root, model, life) {
   }
 
   function show() {
-    tellNews();
+    followRun();
     redraw();
   }
 
-  function tellNews() {
+  /** Let everything beside the pictures follow the run. */
+  function followRun() {
+    sayWhatHappens();
+    transport.show(state.session.twinLosses.length, state.running);
+    answerQuestion(state, question);
+    judgeExercise(state, best);
+  }
+
+  /** Show the sentence about the run. */
+  function sayWhatHappens() {
     const { session } = state;
     const scene = SCENES[state.setting.scene];
     const { training, last, lastTwin, skips, broken } = session;
     const text = happening({ training, last, twin: lastTwin, skips, broken }, scene.question);
     // A screen reader reads the sentence again only if more than its numbers has changed.
     words.say(text, text.replace(/[\d.,e-]+/g, ""));
-    transport.show(session.twinLosses.length, state.running);
-    answerQuestion(state, question);
-    judgeExercise(state, best);
   }
 
   /** Update traits and address to the setting and the step. */
-  function tell() {
-    telling = true;
+  function publish() {
+    publishing = true;
     try {
       put(model, { ...state.setting });
     } finally {
-      telling = false;
+      publishing = false;
     }
     if (model.get("in_address")) bar.writeSoon();
   }
 
   /** Update the address for a link; say what it does not hold. */
-  function tellLink() {
+  function writeLink() {
     bar.write();
     if (state.turned) notice.show(LINK_NOTICE);
   }
@@ -239,7 +245,7 @@ function fillPlayground(root, model, life) {
     takeMethod(twin, method);
     state.turned = state.session.twinLosses.length > 0;
     panel.show(state.setting);
-    tell();
+    publish();
     show();
   }
 
@@ -263,7 +269,7 @@ function fillPlayground(root, model, life) {
    *
    * @param {string} scene
    */
-  function begin(scene) {
+  function beginScene(scene) {
     beginWith(settingOf(scene, state.setting.seed));
   }
 
@@ -273,6 +279,8 @@ function fillPlayground(root, model, life) {
    * @param {Setting} next
    */
   function beginWith(next) {
+    // A pause judges and publishes the run under its own setting, so it comes first.
+    loop.pause();
     state.setting = next;
     transport.setSeed(next.seed);
     panel.show(next);
@@ -294,7 +302,7 @@ function fillPlayground(root, model, life) {
     state.turned = false;
     state.entered = false;
     notice.show("");
-    tell();
+    publish();
     showScene();
     show();
   }
@@ -302,7 +310,7 @@ function fillPlayground(root, model, life) {
   function step() {
     loop.pause();
     stepBoth(state.session);
-    tell();
+    publish();
     showAll();
   }
 
@@ -326,12 +334,12 @@ function fillPlayground(root, model, life) {
 
   function onFrame() {
     if (portraySome(state.session)) pictures.portraits.redraw();
-    tellNews();
+    followRun();
     redrawCourse();
   }
 
   function onPause() {
-    tell();
+    publish();
     showAll();
   }
 
@@ -341,7 +349,7 @@ function fillPlayground(root, model, life) {
    *
    * @param {Setting} next
    */
-  function take(next) {
+  function takeSetting(next) {
     if (sameSetting(next, state.setting)) return;
     const begins = next.scene !== state.setting.scene || next.seed !== state.setting.seed;
     if (begins) {
@@ -352,7 +360,7 @@ function fillPlayground(root, model, life) {
   }
 
   watch(life, model, ["scene", "preset", "changes", "method", "seed"], () => {
-    if (!telling) take(settingIn(model));
+    if (!publishing) takeSetting(settingIn(model));
   });
   life.listen(window, "hashchange", () => {
     const address = addressedSetting();
@@ -361,7 +369,7 @@ function fillPlayground(root, model, life) {
     if (next.step > 0) {
       beginWith(next.setting);
     } else {
-      take(next.setting);
+      takeSetting(next.setting);
     }
     notice.show(ignoredText(next.ignored));
     trainTo(next.step);
