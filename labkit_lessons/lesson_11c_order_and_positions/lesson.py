@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown] on_the_map="the order of sums, positions that round to their neighbours, and four short cards"
+# %% [markdown] on_the_map="the order of sums, positions that round to their neighbours, and five short cards"
 # # 11c · Order and positions
 #
 # **You will be able to** say why the same question gets other bits in a larger batch, and which
@@ -259,17 +259,26 @@ check("beyond.keep", my_fp32_parts)
 # only epsilon is left in this sum. **Recorded** (*digits*, loss times $10^{-8}$): accuracy 0.09;
 # with an epsilon of $10^{-15}$ it is 0.88. A loss scale does not help, because the gradients are
 # divided by it before the step.
-#
+
+# %% id="touch-cards"
+print("TF32:   1024.5 becomes", round_tensor(torch.tensor([1024.5]), TF32).item())
+for size in (1e-3, 1e-10):
+    step = size / (size + 1e-8)
+    print(f"Adam:   gradient {size:.0e}, step {step:.3f} of the learning rate")
+
+# %% [markdown]
 # **Adam in 8 bits** (arXiv:2110.02861). **Recorded:** with evenly spaced codes the loss explodes
 # within six steps, in blocks too, because 24% to 53% of the second moments become zero. With codes
 # that are spaced like a floating-point format it trains as well as FP32.
 #
 # **Biased rounding in attention** (arXiv:2510.04212): where probabilities are exactly 1, all errors
 # of BF16 have the same sign, so they add up over the steps. *Not reproduced here.*
-
-# **Muon in FP16.** The optimizer Muon divides a matrix of gradients by its norm, and then makes all its singular values nearly equal
-# by five products. The products are small enough for FP16. The norm is not: it adds up *squares*, and the square of 1e-5 is 0 in
-# FP16. DiffSinger and DeepSpeed compute this norm in FP32 first. *Sources:* openvpi/DiffSinger#301, deepspeedai/DeepSpeed#8533.
+#
+# **Muon in FP16.** The optimizer Muon divides a matrix of gradients by its norm. Then five steps of
+# matrix products make all its singular values nearly equal. The numbers of these steps are small
+# enough for FP16. The norm is not: it adds up *squares*, and the square of 1e-5 is 0 in FP16.
+# DiffSinger and DeepSpeed compute this norm in FP32 first. *Sources:* openvpi/DiffSinger#301,
+# deepspeedai/DeepSpeed#8533.
 
 
 # %% id="touch-muon"
@@ -321,12 +330,6 @@ for norm in (1.0, 1e-6, 1e-8, 1e-10, 1e-12):
     usual, tiny = (length_of_step(norm * unit, epsilon) for epsilon in (1e-7, 1e-30))
     print(f"gradients with a norm of {norm:.0e}: ", end="")
     print(f"step {usual:5.2f} with 1e-7, {tiny:5.2f} with 1e-30")
-
-# %% id="touch-cards"
-print("TF32:   1024.5 becomes", round_tensor(torch.tensor([1024.5]), TF32).item())
-for gradient in (1e-3, 1e-10):
-    step = gradient / (gradient + 1e-8)
-    print(f"Adam:   gradient {gradient:.0e}, step {step:.3f} of the learning rate")
 
 # %% [markdown]
 # ## What was settled
