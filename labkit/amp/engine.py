@@ -37,7 +37,12 @@ from labkit.amp.loss_scaling.scaler import Decision, ScalerState, StepReport, de
 from labkit.amp.loss_scaling.skips import FEWEST_SKIPS, diagnosis, step_report
 from labkit.amp.loss_scaling.unscale import largest_magnitudes, read_scalars
 from labkit.amp.low_bit.products import LowBitProducts, ScaleMemory
-from labkit.amp.masters.convert import require_range, to_model_format, uncompiled
+from labkit.amp.masters.convert import (
+    require_range,
+    restored_after_error,
+    to_model_format,
+    uncompiled,
+)
 from labkit.amp.masters.masters import Group
 from labkit.amp.masters.weights import MakeOptimizer, Weights
 from labkit.amp.ranges import RangeMemory
@@ -137,15 +142,17 @@ class Engine:
         recipe = as_recipe(recipe)
         self.recipe = recipe
         self.device = next(model.parameters()).device if device is None else as_device(device)
-        self.model = to_model_format(model, recipe.model, keep_norms=recipe.keep_norms)
-        if device is not None:
-            self.model.to(self.device)
-        self.call: Callable[..., Any] = self.model
-        if recipe.graph and recipe.autocast is not None:
-            self.call = CastGraph(self.model, recipe.autocast)
-        self.weights = self._make_weights(
-            uncompiled(self.model), make_optimizer, groups=groups, flat=flat, seed=seed
-        )
+        # A second try after an error, such as a wrong learning rate, begins with the same weights.
+        with restored_after_error(model):
+            self.model = to_model_format(model, recipe.model, keep_norms=recipe.keep_norms)
+            if device is not None:
+                self.model.to(self.device)
+            self.call: Callable[..., Any] = self.model
+            if recipe.graph and recipe.autocast is not None:
+                self.call = CastGraph(self.model, recipe.autocast)
+            self.weights = self._make_weights(
+                uncompiled(self.model), make_optimizer, groups=groups, flat=flat, seed=seed
+            )
         self.products: LowBitProducts | None = None
         if recipe.products is not None:
             self.products = LowBitProducts(

@@ -387,6 +387,30 @@ def test_flat_masters_step_with_gradients_of_zeros() -> None:
         assert flat.step().stepped
 
 
+@pytest.mark.parametrize("recipe", ["O2", "O3", "BF16", "FP16 no master", "O1"])
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_model_is_unchanged_after_an_error_of_its_optimizer(recipe: str, flat: bool) -> None:
+    model = nn.Sequential(net(), nn.BatchNorm1d(3), nn.LSTM(3, 2))
+    model(torch.randn(4, 6))[0].sum().backward()
+    before = copy.deepcopy(model)
+    gradients = [p.grad.clone() for p in model.parameters()]
+    tensors = [*model.parameters(), *model.buffers()]
+    with pytest.raises(ValueError, match="Invalid learning rate"):
+        Engine(model, partial(torch.optim.SGD, lr=-1.0), recipe, flat=flat)
+    # Tensors are the same objects, so that optimizers and ties that hold them still do.
+    assert [id(tensor) for tensor in [*model.parameters(), *model.buffers()]] == [
+        id(tensor) for tensor in tensors
+    ]
+    pairs = zip(model.parameters(), before.parameters(), gradients, strict=True)
+    for now, then, gradient in pairs:
+        assert now.dtype == torch.float32
+        assert torch.equal(now, then)
+        assert now.grad.dtype == torch.float32
+        assert torch.equal(now.grad, gradient)
+    x = torch.randn(4, 6)
+    assert torch.equal(model(x)[0], before(x)[0])
+
+
 # The meta device takes the place of a GPU to which only a part of the tensors was moved.
 META = torch.device("meta")
 TWO_DEVICES = (

@@ -16,6 +16,8 @@ layer, and it casts every buffer); arXiv:1710.03740, section 3.3.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -80,6 +82,36 @@ def to_model_format(model: nn.Module, format: FormatLike, *, keep_norms: bool = 
         # torch's own method, which also updates what a module derives from its weights (nn.LSTM)
         module._apply(cast, recurse=False)
     return model
+
+
+@contextmanager
+def restored_after_error(model: nn.Module) -> Iterator[None]:
+    """Restore the dtypes, devices and numbers of a model's tensors if the `with` block raises.
+
+    The block holds the tensors from before, so a model takes the memory of both until its end.
+    """
+    parameters = [(p, p.data, p.grad, _data_of(p.grad)) for p in model.parameters()]
+    buffers = [(module._buffers, dict(module._buffers)) for module in model.modules()]
+    try:
+        yield
+    except BaseException:
+        for p, data, gradient, gradient_data in parameters:
+            # A gradient has the dtype of its parameter, so it is taken off while that changes.
+            p.grad = None
+            p.data = data
+            if gradient is not None and gradient_data is not None:
+                gradient.data = gradient_data
+                p.grad = gradient
+        for own, before in buffers:
+            own.update(before)
+        for module in model.modules():
+            # Update what a module derives from its weights (nn.LSTM).
+            module._apply(lambda tensor: tensor, recurse=False)
+        raise
+
+
+def _data_of(gradient: Tensor | None) -> Tensor | None:
+    return None if gradient is None else gradient.data
 
 
 def narrows(source: torch.dtype, target: torch.dtype) -> bool:
