@@ -90,8 +90,6 @@ class BitExplorer(LabWidget, folder="bits"):
             self._require_own_name(row)
         text = value if isinstance(value, str) else repr(float(value))
         self._following = False
-        # Whether the page is setting the text now, perhaps together with the format.
-        self._text_from_page = False
         super().__init__(
             format=format,
             text=text,
@@ -130,14 +128,6 @@ class BitExplorer(LabWidget, folder="bits"):
             raise ValueError(f"{self.format.name} has no {word} value")
         self.code = int(encode(value, self.format))
 
-    def set_state(self, sync_data: dict[str, Any]) -> None:
-        """Set the traits that the page has sent. A text among them is one of the new format."""
-        self._text_from_page = "text" in sync_data
-        try:
-            super().set_state(sync_data)
-        finally:
-            self._text_from_page = False
-
     @traitlets.validate("code")
     def _valid_code(self, proposal: dict[str, Any]) -> int:
         code: int = proposal["value"]
@@ -175,7 +165,9 @@ class BitExplorer(LabWidget, folder="bits"):
             with self.hold_sync():
                 if change["name"] == "format":
                     self._send_format(self.format)
-                    if not self._text_from_page:
+                    # A text that the page sends with the format is one of the new format. ipywidgets
+                    # sets `_property_lock` while it takes the traits of a page.
+                    if "text" not in self._property_lock:
                         self.text = self._number(change["old"])
                 if self._text_and_code_agree():
                     return
