@@ -165,8 +165,8 @@ class BitExplorer(LabWidget, folder="bits"):
             with self.hold_sync():
                 if change["name"] == "format":
                     self._send_format(self.format)
-                    # A text that the page sends with the format is one of the new format. ipywidgets
-                    # sets `_property_lock` while it takes the traits of a page.
+                    # A text that the page sends with the format is one of the new format.
+                    # ipywidgets sets `_property_lock` while it takes the traits of a page.
                     if "text" not in self._property_lock:
                         self.text = self._number(change["old"])
                 if self._text_and_code_agree():
