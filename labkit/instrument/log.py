@@ -311,7 +311,8 @@ def dominating_epsilon(optimizer: StatefulOptimizer) -> tuple[float, float] | No
     """
     # for each state: the number of roots far below eps, the number of roots, the typical root
     counts: list[Tensor] = []
-    eps = 0.0
+    # the eps of each state
+    epsilons: list[float] = []
     for group in optimizer.param_groups:
         option = group.get("eps")
         # Adafactor has a pair, which is not compared
@@ -331,6 +332,7 @@ def dominating_epsilon(optimizer: StatefulOptimizer) -> tuple[float, float] | No
             small = (root * FAR_ABOVE < eps).sum()
             known = (~root.isnan()).sum()
             counts.append(torch.stack([small.float(), known.float(), root.nanmedian()]))
+            epsilons.append(eps)
     if not counts:
         return None
     # all states in one transfer: the host waits for the device once
@@ -339,8 +341,11 @@ def dominating_epsilon(optimizer: StatefulOptimizer) -> tuple[float, float] | No
     total = sum(known for _, known, _ in rows)
     if not total or far_below < NEARLY_ALL * total:
         return None
-    roots = sorted(root for _, known, root in rows if known)
-    return eps, roots[len(roots) // 2]
+    # groups may have different eps, so each root stays beside its own
+    pairs = zip(rows, epsilons, strict=True)
+    by_root = sorted((root, eps) for (_, known, root), eps in pairs if known)
+    root, eps = by_root[len(by_root) // 2]
+    return eps, root
 
 
 def _epsilon_dominates(report: Report, eps: float, root: float) -> Finding:

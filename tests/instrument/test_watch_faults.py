@@ -19,6 +19,7 @@ from labkit.clinic import Status, diagnose
 from labkit.frameworks import GradScaler
 from labkit.instrument import Report, watch
 from labkit.instrument.causes import causes_first
+from labkit.instrument.log import dominating_epsilon
 from labkit.instrument.symptoms import Kind, finding
 from tests.clinic.trainings import Case, usual
 
@@ -340,3 +341,19 @@ def test_scale_below_the_window_is_a_finding() -> None:
         if inputs != 1.0:
             expected = [] if healthy else ["scale too low"]
             assert [f.name for f in w.report().findings] == expected
+
+
+@pytest.mark.parametrize("other", [0.0, (1e-30, 1e-3)])
+def test_a_dominating_epsilon_is_the_one_of_its_group(other: object) -> None:
+    first = nn.Parameter(torch.ones(3))
+    second = nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.Adam([{"params": [first], "eps": 1e-4}, {"params": [second]}], lr=0.1)
+    first.grad = torch.full((3,), 1e-8)
+    optimizer.step()
+    # The last group has an epsilon that is not compared.
+    optimizer.param_groups[1]["eps"] = other
+    found = dominating_epsilon(optimizer)
+    assert found is not None
+    eps, root = found
+    assert eps == 1e-4
+    assert root == pytest.approx(1e-8)
