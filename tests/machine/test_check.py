@@ -286,6 +286,14 @@ def test_a_gpu_without_programs_for_it_is_named(monkeypatch):
     hold(check.device(), Status.WARN, "Tesla V100 is here, but torch", "trains on the CPU")
 
 
+def test_timing_a_tiny_step_restores_the_random_numbers():
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    check.seconds_per_tiny_step(1, budget=0.0)
+    assert torch.equal(torch.rand(3), expected)
+
+
 def test_timing_a_tiny_step_restores_the_threads():
     before = torch.get_num_threads()
     assert check.seconds_per_tiny_step(threads=before + 1, budget=0) > 0

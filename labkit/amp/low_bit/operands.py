@@ -140,9 +140,10 @@ class ProductFormat:
                 "square weights and a Hadamard matrix are for formats of blocks; "
                 f"forward is {self.forward.name}. Take forward=NVFP4."
             )
-        if self.history < 1:
+        if not isinstance(self.history, int) or isinstance(self.history, bool) or self.history < 1:
             raise ValueError(
-                f"a delayed scale looks back 1 step or more; history is {self.history}"
+                f"history: expected a whole number of 1 or more, got {self.history!r}. Take "
+                "history=16."
             )
 
     @property

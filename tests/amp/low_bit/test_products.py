@@ -494,7 +494,8 @@ def test_a_contradiction_is_refused_with_its_reason() -> None:
         (lambda: ProductFormat(BF16, BF16), "about 8 bits; BF16 does not. Take E4M3"),
         (lambda: ProductFormat(MXFP8, E5M2), "one is of blocks, the other is not"),
         (lambda: ProductFormat(E4M3, E5M2, square_weights=True), "for formats of blocks"),
-        (lambda: ProductFormat(E4M3, E5M2, history=0), "looks back 1 step or more"),
+        (lambda: ProductFormat(E4M3, E5M2, history=0), "a whole number of 1 or more, got 0"),
+        (lambda: ProductFormat(E4M3, E5M2, history=1.5), "a whole number of 1 or more, got 1.5"),
         (
             lambda: ProductFormat(E4M3, E5M2, margin=1),
             "margin=1: expected scale=TensorScale.DELAYED",
