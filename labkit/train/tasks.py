@@ -146,15 +146,17 @@ def _pretrained_mlp() -> nn.Module:
 
 @cache
 def _pretrained(seed: int) -> nn.Module:
-    torch.manual_seed(seed)
-    net = networks.mlp()
-    data = single_digits()
-    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
-    for _ in range(600):
-        rows = torch.randint(len(data.train_inputs), (64,))
-        optimizer.zero_grad()
-        F.cross_entropy(net(data.train_inputs[rows]), data.train_targets[rows]).backward()
-        optimizer.step()
+    # The first call trains, and later ones do not: neither may change the random numbers.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = networks.mlp()
+        data = single_digits()
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+        for _ in range(600):
+            rows = torch.randint(len(data.train_inputs), (64,))
+            optimizer.zero_grad()
+            F.cross_entropy(net(data.train_inputs[rows]), data.train_targets[rows]).backward()
+            optimizer.step()
     return net
 
 

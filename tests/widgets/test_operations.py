@@ -1,5 +1,6 @@
 """The ledger of casts, the passes over a cast graph, and the step debugger."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -352,3 +353,17 @@ def test_a_step_whose_gradients_are_all_zero_says_so():
         "of them are zero: no weight will learn from this step."
     )
     assert "no finite gradient other than zero is left" in sentences(steps)["unscale"]
+
+
+def test_showing_passes_changes_neither_the_model_nor_random_numbers() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    inputs = torch.randn(8, 2)
+    before = copy.deepcopy(model.state_dict())
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    CastPasses()
+    CastPasses(model, inputs)
+    assert torch.equal(torch.rand(3), expected)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name

@@ -9,6 +9,7 @@ Invariant: rows come from a forward pass that was run (`labkit.amp.explain`).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection
 from typing import Any
 
@@ -157,9 +158,11 @@ class CastPasses(LabWidget, folder="graph"):
 
     def __init__(self, model: nn.Module | None = None, *inputs: Any, format: Format = FP16) -> None:
         if model is None:
-            model = TwoScores()
+            with preserve_rng(torch.device("cpu")):
+                model = TwoScores()
             inputs = (torch.ones(8, 16), torch.ones(8, 16))
-        graph = CastGraph(model, format)
+        # A copy, since a forward pass changes the running statistics of a batch norm.
+        graph = CastGraph(copy.deepcopy(model), format)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         with one_thread(), preserve_rng(device):
             # The first call traces the graph, the second one runs it.
