@@ -416,6 +416,11 @@ def _loss_map(report: TrainingResults) -> LossMap | None:
         f"{len(compared.intersection(steps))} of {len(steps)} sampled steps were compared with "
         "FP32; in the others, gradients that had underflowed before are not seen."
     )
+    if any(beside.begins_at != "the loss" for beside in report.against_fp32):
+        note += (
+            " The comparison begins at the model's outputs: what underflowed between the loss and "
+            "them is not seen. watch(model, loss=...) includes it."
+        )
     labelled: Iterable[int] = range(len(steps))
     if len(steps) > 7:
         labelled = [round(i * (len(steps) - 1) / 6) for i in range(7)]

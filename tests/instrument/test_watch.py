@@ -443,3 +443,14 @@ def test_exports_have_unscaled_histograms(monkeypatch):
     assert of_gradients["sum_squares"] == 9.0
     assert logged["gradients/weight"] == [[1, 1], [0.0, 2.0, 4.0]]
     assert "parameters/weight" in written.keys() & logged.keys()
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_report_says_where_the_comparison_with_fp32_begins(given, tmp_path):
+    model = nn.Linear(8, 4)
+    loss = partial(cross_entropy, target=Y) if given else None
+    with watch(model, every=1, against_fp32_every=1, loss=loss) as w:
+        cross_entropy(model(X), Y).backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+    page = (w.report().save(tmp_path) / "report.html").read_text(encoding="utf-8")
+    assert ("begins at the model&#39;s outputs" in page) != given
