@@ -184,7 +184,8 @@ def _counted(count: int, noun: str) -> str:
 def run_in_words(report: TrainingResults) -> str:
     """Return the model, and how many of its steps ran, were sampled and were skipped."""
     name = f"{report.model}: " if report.model else ""
-    return f"{name}{report.steps} steps, {len(report.watched)} sampled, {len(report.skips)} skipped"
+    steps = _counted(report.steps, "step")
+    return f"{name}{steps}, {len(report.watched)} sampled, {len(report.skips)} skipped"
 
 
 def grouped(report: TrainingResults, status: Status) -> Iterator[list[Finding]]:
