@@ -44,7 +44,8 @@ def test_straight_through_gradient_is_of_the_rounded_weight() -> None:
 
 
 def test_an_epsilon_of_1e_7_shortens_the_step_of_small_gradients() -> None:
-    length = defined_in("11c_order_and_positions", "touch-muon-epsilon")["length_of_step"]
+    cells = defined_in("11c_order_and_positions", "touch-muon", "touch-muon-epsilon")
+    length = cells["length_of_step"]
     gradient = torch.randn(64, 256, generator=torch.Generator().manual_seed(0))
     unit = gradient / gradient.norm()
     assert length(1e-10 * unit, 1e-7) < 0.1 * length(unit, 1e-7)

@@ -48,7 +48,11 @@ def start_progress(path: Path) -> None:
 
 
 def add_progress(path: Path, part: PartProgress) -> None:
-    """Add a line to a file of progress."""
+    """Add a line to a file of progress.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     with path.open("a", encoding="utf-8") as file:
         write_line(file, json.dumps(asdict(part)))
 
@@ -64,10 +68,10 @@ def read_progress(path: Path) -> list[PartProgress]:
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):
         try:
             part = PartProgress(**json.loads(line))
+            parts[part.name] = part
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"{path}: expected in line {number} a part that `labkit gpu --progress` wrote, "
                 f"got {line[:60]!r}"
             ) from error
-        parts[part.name] = part
     return list(parts.values())

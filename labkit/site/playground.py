@@ -22,9 +22,11 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-s
 def playground_page() -> str:
     """Return the playground as the text of an HTML page."""
     widget = Playground()
-    widget.in_address = True
-    state = script_json(widget.page_state())
-    widget.close()
+    try:
+        widget.in_address = True
+        state = script_json(widget.page_state())
+    finally:
+        widget.close()
     html = render(
         "site/playground.html.jinja",
         policy=POLICY,

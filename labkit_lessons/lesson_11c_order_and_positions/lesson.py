@@ -24,9 +24,10 @@
 #   but only 8 significant bits.
 # - *Autocast* casts the inputs of matrix products to a 16-bit format.
 #
-# Everything is emulated, number by number, and exact to the bit. So it is slow. Results that took
-# longer than some seconds were **recorded** (torch 2.13, CPU, seeds 0, 1 and 2). Each part also
-# names published results that were *not* reproduced here.
+# Formats are emulated, number by number, and exact to the bit. So it is slow. Products of torch
+# itself are those of your processor. Results that took longer than some seconds were **recorded**
+# (torch 2.13, CPU, seeds 0, 1 and 2). Each part also names published results that were *not*
+# reproduced here.
 
 # %% id="setup"
 import numpy as np
@@ -282,14 +283,19 @@ for size in (1e-3, 1e-10):
 
 
 # %% id="touch-muon"
-def singular_values(gradient, dtype, norm_in):
-    """Return the smallest and the largest singular value after Muon's five steps in a dtype."""
-    x = gradient.to(dtype)
-    norm = x.to(norm_in).square().sum().sqrt()
-    x = (x / norm).to(dtype)
+def five_steps(x):
+    """Return a matrix of norm 1 with nearly equal singular values (numbers: Muon, K. Jordan)."""
     for _ in range(5):
         square = x @ x.T
         x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+    return x
+
+
+def singular_values(gradient, dtype, norm_in):
+    """Return as text the smallest and the largest singular value after Muon in a dtype."""
+    x = gradient.to(dtype)
+    norm = x.to(norm_in).square().sum().sqrt()
+    x = five_steps((x / norm).to(dtype))
     if not x.isfinite().all():
         return "NaN"
     values = torch.linalg.svdvals(x.float())
@@ -318,11 +324,7 @@ for size in (1e-3, 1e-5):
 # %% id="touch-muon-epsilon"
 def length_of_step(gradient, epsilon):
     """Return the norm of Muon's step, in FP32."""
-    x = gradient / (gradient.norm() + epsilon)
-    for _ in range(5):
-        square = x @ x.T
-        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
-    return x.norm().item()
+    return five_steps(gradient / (gradient.norm() + epsilon)).norm().item()
 
 
 unit = gradient / gradient.norm()

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from labkit import cli
+from labkit.formats import BLOCK_FORMATS, Rounding, decode, next_up, round_to
 from labkit.testing.vectors import check, conventions, read, vectors
 
 # Format -> torch's and ml_dtypes' type of its elements, and its largest exponent and number.
@@ -212,3 +213,17 @@ def test_a_file_of_another_kind_is_no_answer_to_vectors(tmp_path: Path) -> None:
     script.write_text("print(1)\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"expected an \.npz file"):
         read(script)
+
+
+@pytest.mark.parametrize("name", BLOCK_FORMATS)
+def test_rows_about_ties_hold_ties(name: str) -> None:
+    table = vectors(name)
+    block = BLOCK_FORMATS[name]
+    rows = table["rule"] == "ties to even of elements"
+    assert rows.sum() == 9
+    scales = decode(table["scales"][rows], block.scale)
+    for scale, values in zip(scales, table["x"][rows], strict=True):
+        quotient = float(values[1]) / float(scale)
+        below = float(round_to(quotient, block.element, Rounding.TOWARD_ZERO))
+        above = float(next_up(below, block.element))
+        assert quotient - below == above - quotient

@@ -19,6 +19,7 @@ from labkit.formats import (
     decode,
     decode_blocks,
     encode,
+    next_up,
     round_blocks,
     round_to,
 )
@@ -198,6 +199,7 @@ class BlockVectors(Vectors):
         yield name, follows & ~usual & (largest > 0)
 
         underflows = np.asarray(round_to(share, scale_format)) == 0
+        # All bits of an element but its sign.
         magnitude_bits = self.block.element.codes // 2 - 1
         follows = (scales == 0) & ((elements & magnitude_bits) == 0).all(1)
         name = f"a scale may round to 0, and its block is zeros then ({VLLM})"
@@ -272,7 +274,7 @@ class _Rows:
         self._add("sign of the largest", -1.3 * one)
         top = 2.0**element.emax if _has_power_scales(self.block) else element.max
         for place in (1.0, 1 + element.epsilon, 1 + 2 * element.epsilon):
-            half = place + element.epsilon / 2
+            half = (place + float(next_up(place, element))) / 2
             self._add("ties to even of elements", one * top, one * half, -one * half)
         smallest = one * element.smallest_subnormal
         self._add(

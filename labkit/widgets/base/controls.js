@@ -436,6 +436,7 @@ export function choice({ label, onChange }) {
  * @property {boolean} value Whether the switch is on.
  * @property {(next: boolean) => void} set
  * @property {(on: boolean) => void} enable
+ * @property {(text: string) => void} name Sets the text beside the switch.
  */
 
 /**
@@ -449,10 +450,11 @@ export function choice({ label, onChange }) {
  */
 export function toggle({ label, value, onChange }) {
   const input = h("input", { type: "checkbox", role: "switch" });
+  const words = h("span", { text: label });
   input.addEventListener("change", () => onChange(input.checked));
   /** @type {Toggle} */
   const self = {
-    element: h("label", { class: "lk-switch" }, input, h("span", { text: label })),
+    element: h("label", { class: "lk-switch" }, input, words),
     get value() {
       return input.checked;
     },
@@ -461,6 +463,9 @@ export function toggle({ label, value, onChange }) {
     },
     enable(on) {
       input.disabled = !on;
+    },
+    name(text) {
+      words.textContent = text;
     },
   };
   self.set(value);

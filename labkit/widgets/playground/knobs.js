@@ -42,7 +42,7 @@ const MASTER_TITLE = "A copy of the weights in FP32, which the optimizer changes
 const ROUNDING_TITLE = "To the nearest number, or at random to one of the two neighbours";
 const SUMS_TITLE = "The format in which products are added up";
 const SCALING_TITLE =
-  "The loss is multiplied by it, so all gradients are; they are divided by it before the step";
+  "The loss is multiplied by it, and with it all gradients. They are divided by it before the step";
 const GROWTH_TITLE = "After so many steps without infinity the dynamic scale doubles";
 const EPSILON_TITLE = "Adam adds it to what it divides by";
 
@@ -338,6 +338,8 @@ function optimizerKnobs(changeMethod) {
       const rounded = Number(method.rate.toPrecision(3));
       setText(rate, rounded < 1e-3 ? method.rate.toExponential(1) : String(rounded));
       momentum.set(method.momentum > 0);
+      // An address can name another momentum.
+      momentum.name(`momentum ${method.momentum || 0.9}`);
       momentum.element.hidden = method.kind !== "SGD";
       epsilon.set(Math.round(Math.log2(method.epsilon)));
       setText(epsilon, method.epsilon.toExponential(1));

@@ -211,7 +211,7 @@ function fillPlayground(root, model, life) {
     const { training, last, lastTwin, skips, broken } = session;
     const text = happening({ training, last, twin: lastTwin, skips, broken }, scene.question);
     // A screen reader reads the sentence again only if more than its numbers has changed.
-    words.say(text, text.replace(/[\d.,e-]+/g, ""));
+    words.say(text, text.replace(/\d[\d.,]*(e-?\d+)?/g, ""));
   }
 
   /** Update traits and address to the setting and the step. */
