@@ -41,7 +41,14 @@ from labkit.grading import batch
 from labkit.grading.digests import exercise_digest, lab_digest
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.plan import attempts, implausible_times
-from labkit.grading.results import GradeRow, GradingLog, best_of, visible, write
+from labkit.grading.results import (
+    GradeRow,
+    GradingLog,
+    best_of,
+    in_order,
+    visible,
+    write,
+)
 from labkit.grading.sandbox.namespaces import protect_memory
 from labkit.grading.sandbox.runner import NotStarted
 from labkit.grading.sandbox.worker import Limits
@@ -206,7 +213,7 @@ def _grade_class(
         try:
             rows = best_of([*_grade_attempts(args, submissions, rules, log, seed), others])
         except KeyboardInterrupt:
-            rows = log.all_rows(log.rows)
+            rows = _rows_so_far(log, args.take)
             write(rows, args.csv, late)
             _print(
                 f"interrupted: {args.csv} has the {len(rows)} rows made so far. The same command "
@@ -218,6 +225,22 @@ def _grade_class(
     students = {row.student for row in rows}
     _print(f"{args.csv}: {len(students)} students, {len(rows)} rows. --seed {seed} repeats it.")
     return rows
+
+
+def _rows_so_far(log: GradingLog, take: str | None) -> list[GradeRow]:
+    """Return one row for each learner and exercise, after an interrupt.
+
+    The log has several if a notebook was changed since the earlier grading, if each attempt is
+    graded, or if several notebooks answer an exercise.
+    """
+    # The rows of an earlier grading come first in the log.
+    rows = [row for of_notebook in log.rows.values() for row in of_notebook]
+    if take == "last":
+        newest = {(row.student, row.exercise): row for row in rows}
+        return in_order(newest.values())
+    if take is None:
+        rows = list({(row.student, row.notebook, row.exercise): row for row in rows}.values())
+    return best_of([rows])
 
 
 def _open_log(args: Namespace) -> tuple[GradingLog, int]:

@@ -9,6 +9,7 @@ from labkit.cli import main
 from labkit.commands import grade as command
 from labkit.grading import EXERCISES, digests
 from labkit.grading.digests import exercise_digest, lab_digest
+from labkit.grading.results import GradeRow, GradingLog
 from tests.grading.hand_ins import NOTEBOOK, notebook, put, solved
 
 ID, OTHER = "scaling.advance", "scaling.clip"
@@ -83,3 +84,28 @@ def test_a_digest_changes_with_what_is_compared(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_digest_of_the_lab_is_reproducible() -> None:
     assert lab_digest() == lab_digest()
+
+
+@pytest.mark.parametrize(
+    ("take", "points"),
+    [
+        # The newest row of each notebook, and the best of the two notebooks.
+        (None, 7),
+        # The newest row of all.
+        ("last", 4),
+        # Each attempt counts.
+        ("best", 9),
+    ],
+)
+def test_an_interrupted_grading_writes_a_row_for_each_exercise(
+    take: str | None, points: int
+) -> None:
+    log = GradingLog(None, {"seed": 1})
+    for key, name, earned in (
+        ("before the change", "one.ipynb", 9),
+        ("after the change", "one.ipynb", 7),
+        ("another notebook", "two.ipynb", 4),
+    ):
+        log.add(key, [GradeRow("ada", name, ID, earned, 10, "")])
+    (row,) = command._rows_so_far(log, take)
+    assert row.points == points
