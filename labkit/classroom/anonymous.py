@@ -44,6 +44,8 @@ PRIVATE = (
         "(path)",
     ),
 )
+# A learner's name in an export.
+PSEUDONYM = re.compile(r"learner[0-9]{3,}")
 Scrub = Callable[[str], str]
 
 
@@ -87,16 +89,40 @@ def _pseudonyms(students: Sequence[str], key: Path) -> dict[str, str]:
     """Return learner -> pseudonym, those of an earlier export first, and write the key."""
     known: dict[str, str] = {}
     if key.is_file():
-        known = {line["student"]: line["learner"] for line in read_table(key, guarded=True)}
+        known = _read_key(key)
     new = [student for student in students if student not in known]
     # not seeded: nobody can compute which number a learner gets
     random.SystemRandom().shuffle(new)
-    for number, student in enumerate(new, start=len(known) + 1):
+    # After the largest number: a line that was deleted from the key leaves a gap, and files of its
+    # learner may still be in the folder.
+    numbers = [int(name.removeprefix("learner")) for name in known.values()]
+    for number, student in enumerate(new, start=max(numbers, default=0) + 1):
         known[student] = f"learner{number:03}"
     lines = [{"learner": name, "student": student} for student, name in known.items()]
     lines.sort(key=lambda line: line["learner"])
     write_table(key, ["learner", "student"], lines, guarded=True)
     return {student: known[student] for student in students}
+
+
+def _read_key(key: Path) -> dict[str, str]:
+    """Return learner -> pseudonym from the key of an earlier export.
+
+    Raises:
+        ValueError: it has other columns, a pseudonym that is not the lab's, or one for two
+            learners.
+    """
+    known: dict[str, str] = {}
+    for line in read_table(key, guarded=True):
+        pseudonym = line.get("learner", "")
+        is_the_labs = PSEUDONYM.fullmatch(pseudonym) is not None
+        if "student" not in line or not is_the_labs or pseudonym in known.values():
+            raise ValueError(
+                f"{key} is not the key of an earlier export: expected the columns learner and "
+                "student, and for each student a name of its own such as learner001, got "
+                f"{','.join(line.values())!r}"
+            )
+        known[line["student"]] = pseudonym
+    return known
 
 
 def _scrubber(student: str, pseudonyms: Mapping[str, str]) -> Scrub:
@@ -168,7 +194,8 @@ def _scrubbed(value: Any, scrub: Scrub) -> Any:
 
 def _scrubbed_code(source: str, scrub: Scrub) -> str:
     """Return code with its comments and strings scrubbed; text that is not Python, as a whole."""
-    lines = source.splitlines(keepends=True)
+    # Lines end where the tokenizer ends them: `str.splitlines` would also split at a form feed.
+    lines = list(io.StringIO(source))
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
     except (tokenize.TokenError, SyntaxError, ValueError):

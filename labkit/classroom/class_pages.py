@@ -77,21 +77,24 @@ def write_feedback(folder: Path, marks: Sequence[Mark], comments: Comments) -> l
 def _page_paths(folder: Path, students: Iterable[str]) -> dict[str, Path]:
     """Return a path for each page, not too long, and unique where Ann and ann are one file."""
     paths: dict[str, Path] = {}
-    taken = Counter[str]()
+    # Names of pages in `folder`, as a file system without upper and lower case compares them.
+    used_names: set[str] = set()
     for student in students:
         name = os.fsencode(student)[:LONGEST_NAME].decode(errors="surrogateescape")
         is_cut = name != student
         if is_cut:
             name += f" {hashlib.sha256(os.fsencode(student)).hexdigest()[:8]}"
-        taken[same_name(student)] += 1
-        count = taken[same_name(student)]
         own_folder = folder / name
         if own_folder.is_dir() and not is_cut:
             paths[student] = own_folder / "feedback.html"
-        elif count > 1:
-            paths[student] = folder / f"{name} ({count}).html"
-        else:
-            paths[student] = folder / f"{name}.html"
+            continue
+        unique_name = name
+        number = 1
+        while same_name(unique_name) in used_names:
+            number += 1
+            unique_name = f"{name} ({number})"
+        used_names.add(same_name(unique_name))
+        paths[student] = folder / f"{unique_name}.html"
     return paths
 
 

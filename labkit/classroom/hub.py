@@ -19,6 +19,7 @@ Source: JupyterHub 6, configuration reference; cgroups(7).
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import shutil
@@ -76,6 +77,9 @@ class Classroom:
         cores: cores of the CPU for a learner's server and kernels together.
         idle: seconds after which an idle kernel is ended.
         guess_first: whether the answer to a prediction stays hidden until the learner commits.
+
+    Raises:
+        ValueError: there is no learner, or a limit is not a positive number.
     """
 
     folder: str
@@ -85,6 +89,14 @@ class Classroom:
     cores: float = 1.0
     idle: int = 1800
     guess_first: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.learners:
+            raise ValueError("expected at least one learner, got none")
+        limits = {"memory": self.memory, "cores": self.cores, "idle": self.idle}
+        for name, limit in limits.items():
+            if not 0 < limit < math.inf:
+                raise ValueError(f"{name}: expected a number above 0, got {limit:g}")
 
     def passwords(self) -> dict[str, str]:
         """Return each learner's password; create and save missing ones."""

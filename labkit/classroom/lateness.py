@@ -60,7 +60,7 @@ def extensions_in(roster: Roster, students: Sequence[str]) -> dict[str, Extensio
     """Return the extensions of these learners, from the roster's columns `due` and `late_days`.
 
     Raises:
-        ValueError: A cell is neither a date nor a whole number of days; the message names the
+        ValueError: A cell is neither a date nor a whole number of days from 0 on; the message names the
             learner.
     """
     extensions: dict[str, Extension] = {}
@@ -71,14 +71,16 @@ def extensions_in(roster: Roster, students: Sequence[str]) -> dict[str, Extensio
         due = cells.get("due", "")
         days = cells.get("late_days", "")
         try:
-            extension = Extension(
-                due=due_time(due) if due else None, free_days=int(days) if days else 0
-            )
+            own_due = due_time(due) if due else None
+            free_days = int(days) if days else 0
+            if free_days < 0:
+                raise ValueError("a negative number of days")
         except ValueError as error:
             raise ValueError(
-                f"the roster's line of {student}: expected a date such as 2026-12-01 in "
-                f"the column due and a whole number in late_days, got {due!r} and {days!r}"
+                f"the roster's line of {student}: expected a date such as 2026-12-01 in the column "
+                f"due and a whole number from 0 on in late_days, got {due!r} and {days!r}"
             ) from error
+        extension = Extension(own_due, free_days)
         if extension != Extension():
             extensions[student] = extension
     return extensions

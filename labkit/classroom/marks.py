@@ -89,7 +89,8 @@ def by_row(comments: Comments, students: Iterable[str]) -> dict[tuple[str, str],
     """Return the teacher's comments by the names of the submissions.
 
     A name matches an equal name, or else the only one that differs just in case, spaces or Unicode
-    composition.
+    composition. If several names match one submission, the most exact one counts, and of equally
+    exact ones the first.
 
     Args:
         comments: with names as the teacher wrote them.
@@ -100,11 +101,16 @@ def by_row(comments: Comments, students: Iterable[str]) -> dict[tuple[str, str],
     """
     known = list(dict.fromkeys(students))
     names = Names((student, number) for number, student in enumerate(known))
-    matched = {}
+    matched: dict[tuple[str, str], TeacherComment] = {}
+    ranks: dict[tuple[str, str], int] = {}
     for (name, exercise), comment in comments.items():
-        _, numbers = names.find(name)
-        if len(numbers) == 1:
-            matched[known[numbers[0]], exercise] = comment
+        rank, numbers = names.find(name)
+        if len(numbers) != 1:
+            continue
+        row = known[numbers[0]], exercise
+        if row not in ranks or rank < ranks[row]:
+            matched[row] = comment
+            ranks[row] = rank
     return matched
 
 
@@ -127,10 +133,10 @@ def read_comments(path: Path) -> dict[tuple[str, str], TeacherComment]:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: a column is missing, points are not a number, or the exercise does not exist.
-            The message names the line.
+        ValueError: a column is missing, points are not a number, the exercise does not exist, or a
+            learner has two lines for one exercise. The message names the line.
     """
-    comments = {}
+    comments: dict[tuple[str, str], TeacherComment] = {}
     for number, written in enumerate(read_table(path), start=2):
         line = {name.strip(): text.strip() for name, text in written.items()}
         if not {"student", "exercise", "points", "comment"} <= line.keys():
@@ -156,19 +162,33 @@ def read_comments(path: Path) -> dict[tuple[str, str], TeacherComment]:
             )
         if points is not None and not 0 <= points < math.inf:
             raise ValueError(f"{path}, line {number}: expected points from 0 on, got {points:g}")
-        comments[line["student"], line["exercise"]] = TeacherComment(points, line["comment"])
+        key = line["student"], line["exercise"]
+        if key in comments:
+            work = line["exercise"] or "all work"
+            raise ValueError(
+                f"{path}, line {number}: {line['student']!r} has an earlier line for {work}; keep "
+                "one of them"
+            )
+        comments[key] = TeacherComment(points, line["comment"])
     return comments
 
 
 def unused(comments: Comments, rows: Sequence[GradeRow]) -> list[str]:
-    """Return a sentence for each comment that matches no row."""
+    """Return a sentence for each comment that matches no row, or whose row has another one."""
     present = {(row.student, exercise) for row in rows for exercise in (row.exercise, "")}
     students = [row.student for row in rows]
-    return [
-        f"no row for {name!r} {exercise}: your comment is unused"
-        for (name, exercise), comment in comments.items()
-        if not present & by_row({(name, exercise): comment}, students).keys()
-    ]
+    counting = by_row(comments, students)
+    sentences = []
+    for (name, exercise), comment in comments.items():
+        matched = present & by_row({(name, exercise): comment}, students).keys()
+        if not matched:
+            sentences.append(f"no row for {name!r} {exercise}: your comment is unused")
+        # By identity: another line may have an equal comment.
+        elif all(counting[row] is not comment for row in matched):
+            sentences.append(
+                f"another line is for the row of {name!r} {exercise}: your comment is unused"
+            )
+    return sentences
 
 
 # The first words of the second line of a table from Canvas.

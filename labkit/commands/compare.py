@@ -62,7 +62,8 @@ def _copy_shipped_runs(task: str) -> None:
 def _compare_task(task: str, where: Place, folder: Path, args: Namespace) -> int:
     """Train and compare one task, print its lines, and return the exit status."""
     _print(f"{task} on {where}. {size_hint(task, where)}\n")
-    recipes = [RECIPES[name] for name in args.recipes]
+    recipes = [RECIPES[name] for name in dict.fromkeys(args.recipes)]
+    seeds = list(dict.fromkeys(args.seeds))
     records: list[RunRecord] = []
 
     def print_record(record: RunRecord) -> None:
@@ -73,7 +74,7 @@ def _compare_task(task: str, where: Place, folder: Path, args: Namespace) -> int
         comparison = compare(
             ALL_TASKS[task],
             recipes,
-            args.seeds,
+            seeds,
             folder,
             device=where,
             workers=args.workers,
@@ -81,7 +82,7 @@ def _compare_task(task: str, where: Place, folder: Path, args: Namespace) -> int
             progress=print_record,
         )
     except KeyboardInterrupt:
-        runs = len(recipes) * len(args.seeds)
+        runs = len(recipes) * len(seeds)
         _print(
             f"interrupted: {len(records)} of {runs} runs of {task} are saved in {folder}; the same "
             "command resumes\n"

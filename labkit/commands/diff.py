@@ -24,7 +24,8 @@ def run(arguments: Namespace) -> int:
         if arguments.page is not None:
             write_atomic(arguments.page, page(found).encode())
     except OSError as error:
-        raise CommandError(f"{error.filename}: {error.strerror}") from error
+        reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        raise CommandError(reason) from error
     except ValueError as error:
         raise CommandError(str(error)) from error
     if arguments.json:

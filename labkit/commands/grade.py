@@ -10,6 +10,7 @@ Invariant: the file of grades is written atomically, and no row that was produce
 from __future__ import annotations
 
 import difflib
+import math
 import secrets
 import signal
 import sys
@@ -174,9 +175,11 @@ def _check_options(arguments: Namespace) -> None:
         raise CommandError(
             "expected --csv FILE, where to write the grades: labkit grade ... --csv grades.csv"
         )
+    if not 0 < arguments.seconds < math.inf or arguments.memory < 1 or arguments.workers < 1:
+        raise CommandError("--seconds, --memory and --workers take numbers above 0")
     if not 0 <= arguments.late <= 100 or (arguments.late and arguments.due is None):
         raise CommandError("--late takes 0 to 100 percent a day, and needs --due")
-    if not 0 <= arguments.late_cap <= 100 or arguments.grace < 0:
+    if not 0 <= arguments.late_cap <= 100 or not 0 <= arguments.grace < math.inf:
         raise CommandError("--late-cap takes 0 to 100 percent, and --grace minutes from 0 on")
     if arguments.column and not (arguments.roster and arguments.gradebook):
         raise CommandError("--column names a column of the roster: give --roster and --gradebook")

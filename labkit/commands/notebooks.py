@@ -255,6 +255,19 @@ def site(arguments: Namespace) -> int:
             "expected a folder for the pages, --widgets FOLDER or --playground FILE, got none of "
             "them"
         )
+    for_pages = {
+        "--live": arguments.live,
+        "--pyodide": arguments.pyodide,
+        "--serve": arguments.serve,
+        "--lessons": arguments.lessons,
+    }
+    without_folder = [option for option, value in for_pages.items() if value]
+    if arguments.folder is None and without_folder:
+        raise CommandError(f"{without_folder[0]} is for pages: expected a folder for them")
+    if arguments.notebooks and arguments.lessons:
+        raise CommandError("expected notebooks or --lessons, got both")
+    if arguments.pyodide and not arguments.live:
+        raise CommandError("--pyodide is for --live, which is missing")
     try:
         if arguments.widgets is not None:
             modules = write_modules(arguments.widgets)
@@ -391,6 +404,8 @@ def restore(arguments: Namespace) -> int:
 
     if not arguments.folder.is_dir():
         raise CommandError(f"there is no folder {arguments.folder}")
+    if arguments.exercise is not None and arguments.write:
+        raise CommandError("expected EXERCISE, whose answer is printed, or --write, got both")
     saved = logged_answers(arguments.folder)
     if arguments.exercise is not None:
         if arguments.exercise not in saved:

@@ -29,6 +29,10 @@ def vectors(arguments: Namespace) -> int:
     Returns:
         The exit status: 1 if answers break a rule.
     """
+    if arguments.check and (arguments.format or arguments.out):
+        raise CommandError("--check reads a file of answers: it takes neither a format nor --out")
+    if arguments.out and arguments.format is None:
+        raise CommandError("--out is a file for vectors: name their format")
     from labkit.testing.vectors import NAMES, check, conventions, listed_name, read, save
 
     try:

@@ -111,7 +111,8 @@ def questions(path: Path) -> dict[str, Question]:
     """Return the exercises of a lesson's text, by id, in their order.
 
     Raises:
-        CourseError: If an exercise has no heading, no function, or two code cells.
+        CourseError: If an exercise has no heading, no function, or two code cells, or its cell is
+            not Python.
     """
     cells = cells_of(path.read_text(encoding="utf-8"))
     by_id = dict[str, Question]()
@@ -160,7 +161,10 @@ def starter_of(source: str, to_repair: str = "") -> str:
     f(1)
     """
     starter = f"{REPAIR}\n{to_repair}" if to_repair else STARTER
-    solution = re.compile(rf"^([ ]*){BEGIN}$.*?^[ ]*{END}$", re.MULTILINE | re.DOTALL)
+    # As in `require_marks`, blanks around a mark do not count.
+    solution = re.compile(
+        rf"^([ \t]*){BEGIN}[ \t]*$.*?^[ \t]*{END}[ \t]*$", re.MULTILINE | re.DOTALL
+    )
     # A function, since backslashes in a replacement text would be escapes.
     return solution.sub(lambda match: match[1] + starter, source)
 
@@ -169,7 +173,7 @@ def lines_to_repair(cell: Cell, cells: Sequence[Cell]) -> str:
     """Return the body of the function that a cell's `starter` names, or "" without a starter.
 
     Raises:
-        CourseError: If no cell of the lesson defines the function.
+        CourseError: If no cell of the lesson defines the function, or its cell is not Python.
     """
     name = cell.metadata.get("starter")
     if name is None:
@@ -179,7 +183,7 @@ def lines_to_repair(cell: Cell, cells: Sequence[Cell]) -> str:
         if other.cell_type != "code" or f"def {name}(" not in other.source:
             continue
         source = solution_of(other.source)
-        for node in ast.parse(source).body:
+        for node in _parsed(source, f"the cell of the function {name!r}").body:
             if isinstance(node, ast.FunctionDef) and node.name == name:
                 first = node.body[0].lineno - 1
                 return "\n".join(source.split("\n")[first : node.end_lineno])
@@ -223,11 +227,18 @@ def _cell(head: str, body: str) -> Cell:
     return Cell("markdown" if is_markdown else "code", body, metadata)
 
 
+def _parsed(source: str, where: str) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        raise CourseError(f"{where}: expected Python without magics, got: {error}") from error
+
+
 def _entry(source: str, where: str) -> str:
     """Return the name of the last function that a cell defines at its top level."""
     names = [
         node.name
-        for node in ast.parse(solution_of(source)).body
+        for node in _parsed(solution_of(source), where).body
         if isinstance(node, ast.FunctionDef)
     ]
     if not names:

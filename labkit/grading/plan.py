@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import datetime, time
+from datetime import date, datetime, time
 
 from labkit.grading.exercise import Exercise
 from labkit.grading.exercises import EXERCISES
@@ -85,10 +85,11 @@ def due_time(text: str) -> float:
     Raises:
         ValueError: it is neither.
     """
-    when = datetime.fromisoformat(text)
-    return (
-        datetime.combine(when, time(23, 59, 59)) if len(text) == len("2026-11-30") else when
-    ).timestamp()
+    try:
+        day = date.fromisoformat(text)
+    except ValueError:
+        return datetime.fromisoformat(text).timestamp()
+    return datetime.combine(day, time(23, 59, 59)).timestamp()
 
 
 def modified(submission: Submission) -> float:
@@ -103,7 +104,8 @@ def late_days(submission: Submission, due: float | None) -> int:
     """Return how many days late a notebook is, rounded up; at least 1 if Canvas marked it LATE."""
     if due is None or submission.path is None:
         return 0
-    return max("_LATE_" in submission.path.name, math.ceil((modified(submission) - due) / DAY))
+    least = 1 if "_LATE_" in submission.path.name else 0
+    return max(least, math.ceil((modified(submission) - due) / DAY))
 
 
 def implausible_times(submissions: Sequence[Submission], now: float) -> list[str]:

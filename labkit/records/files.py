@@ -167,7 +167,7 @@ def exclusive_lock(path: Path) -> Iterator[None]:
 
     Raises:
         BlockingIOError: another process holds the lock.
-        OSError: the folder cannot be written.
+        OSError: the folder cannot be written, or its file system has no locks.
     """
     if sys.platform == "win32":
         yield
@@ -182,6 +182,9 @@ def exclusive_lock(path: Path) -> Iterator[None]:
             raise BlockingIOError(
                 f"another process has locked {path}; wait until it has ended"
             ) from None
+        except OSError:
+            os.close(handle)
+            raise
         if os.fstat(handle).st_nlink:
             break
         # the previous owner deleted the file after it was opened here: try again with a new one

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.classroom.anonymous import _scrubbed_code, _scrubber
+from labkit.classroom.anonymous import _pseudonyms, _scrubbed_code, _scrubber
 from labkit.classroom.tables import read_table
 from labkit.cli import main
 from tests.grading.hand_ins import ADVANCE, NOTEBOOK, SETUP, WRONG, code, notebook, put
@@ -139,3 +139,36 @@ def test_code_keeps_its_names_and_loses_those_of_people() -> None:
         'y = max(x)  # learner001\nz = """\nlearner001\n""" + f"{max}"\n'
     )
     assert _scrubbed_code("def (: Maier", scrub) == "def (: learner001"
+
+
+@pytest.mark.parametrize("separator", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
+def test_names_go_from_code_with_rare_separators(separator: str) -> None:
+    scrub = _scrubber("Max Maier", NAMES)
+    source = f'# a{separator}b\ny = "by Maier"\n'
+    assert _scrubbed_code(source, scrub) == f'# a{separator}b\ny = "by learner001"\n'
+
+
+def test_a_gap_in_the_key_gives_no_number_twice(tmp_path: Path) -> None:
+    key = tmp_path / "out-key.csv"
+    put(key, "learner,student\nlearner001,ada\nlearner003,carl\n")
+    assert _pseudonyms(["ada", "carl", "dora"], key) == {
+        "ada": "learner001",
+        "carl": "learner003",
+        "dora": "learner004",
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pseudonym,student\nlearner001,ada\n",
+        "learner,name\nlearner001,ada\n",
+        "learner,student\nada,learner001\n",
+        "learner,student\nlearner001,ada\nlearner001,bob\n",
+    ],
+)
+def test_a_damaged_key_is_refused_and_not_replaced(text: str, tmp_path: Path) -> None:
+    key = put(tmp_path / "out-key.csv", text)
+    with pytest.raises(ValueError, match="is not the key of an earlier export"):
+        _pseudonyms(["ada", "bob"], key)
+    assert key.read_text(encoding="utf-8") == text

@@ -97,6 +97,14 @@ def test_the_class_page_links_the_feedback_pages(tmp_path: Path) -> None:
     assert "<h2>What failed most</h2>" in text
 
 
+def test_each_learner_has_a_page_of_its_own(tmp_path: Path) -> None:
+    names = ["Ann", "ann", "ann (2)"]
+    pages = write_feedback(tmp_path, marks_of([row(name, "") for name in names], {}, 0, {}), {})
+    assert len({page.name.lower() for page in pages}) == 3
+    for name, page in zip(names, pages, strict=True):
+        assert f"Feedback for {name}<" in page.read_text(encoding="utf-8")
+
+
 def test_a_reason_and_a_page_have_the_first_case_that_failed(tmp_path: Path) -> None:
     wrong = ADVANCE.replace(
         "return ScalerState(state.scale, state.growth_tracker + 1)", "return None"

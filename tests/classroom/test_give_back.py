@@ -197,9 +197,23 @@ def test_line_of_a_teacher_is_read_as_excel_writes_it(rows: list[GradeRow], tmp_
         ("ada;scaling.advanced;1;", "line 2: the exercise 'scaling.advanced' does not exist"),
         ("ada;;1;", "expected an exercise for 1 points, got none"),
         ("ada;scaling.advance;-1;", "expected points from 0 on, got -1"),
+        ("ada;scaling.advance;1;\nada;scaling.advance;2;", "line 3: 'ada' has an earlier line"),
+        ("ada;;;a\nada;;;b", "line 3: 'ada' has an earlier line for all work"),
     ):
         with pytest.raises(ValueError, match=says):
             read_comments(put(tmp_path / "m.csv", f"{head}{line}\n"))
+
+
+def test_the_most_exact_of_two_comments_counts() -> None:
+    rows = [GradeRow("Ann", "x.ipynb", ID, 8, 8, "")]
+    for names in (("Ann", "ann"), ("ann", "Ann")):
+        comments = {(name, ID): TeacherComment(1.0, name) for name in names}
+        assert [mark.comment for mark in marks_of(rows, {}, 0, comments)] == [
+            TeacherComment(1.0, "Ann")
+        ]
+        assert unused(comments, rows) == [
+            f"another line is for the row of 'ann' {ID}: your comment is unused"
+        ]
 
 
 def at(folder: Path, name: str, when: float) -> Submission:

@@ -136,6 +136,18 @@ def test_without_root_no_isolation_is_claimed(room: Classroom) -> None:
     )
 
 
+@pytest.mark.parametrize("limit", ["memory", "cores", "idle"])
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
+def test_a_limit_that_is_not_positive_is_refused(limit: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{limit}: expected a number above 0"):
+        Classroom("room", learners_named(2), **{limit: value})
+
+
+def test_a_classroom_without_learners_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected at least one learner"):
+        Classroom("room", learners_named(0))
+
+
 def test_the_hub_is_configured_for_the_classroom(configuration: MagicMock) -> None:
     c = configuration
     assert c.JupyterHub.spawner_class.__name__ == "SimpleLocalProcessSpawner"

@@ -62,7 +62,7 @@ def test_an_extension_and_free_days_are_one_learners(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("cell", ["tomorrow,", ",many"])
+@pytest.mark.parametrize("cell", ["tomorrow,", ",many", ",-3"])
 def test_an_extension_that_is_no_date_names_its_learner(cell: str, tmp_path: Path) -> None:
     roster = read_roster(put(tmp_path / "r.csv", f"name,due,late_days\nada,{cell}\n"))
     with pytest.raises(ValueError, match="the roster's line of ada: expected a date"):
@@ -155,3 +155,8 @@ def test_the_command_counts_late_days(tmp_path: Path, capsys: pytest.CaptureFixt
     for more, says in ((["--late-cap", "101"], "--late-cap"), (["--column", "x"], "--roster")):
         assert main([*words, *more]) == 2
         assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("day", ["2026-11-30", "20261130", "2026-W49-1"])
+def test_a_day_in_each_form_of_iso_8601_ends_at_midnight(day: str) -> None:
+    assert due_time(day) == due_time("2026-11-30T23:59:59")

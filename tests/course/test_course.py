@@ -174,6 +174,14 @@ def test_the_notebook_of_an_added_lesson_has_no_solution(own: Path) -> None:
     assert not any("a > b" in cell for cell in cells)
 
 
+@pytest.mark.parametrize("mark", ["### BEGIN SOLUTION", "### END SOLUTION"])
+def test_blanks_after_a_mark_do_not_reveal_the_solution(own: Path, mark: str) -> None:
+    text = TEXT.replace(mark, f"{mark} \t")
+    (own / "lesson.py").write_text(text, encoding="utf-8")
+    cells = ["".join(cell["source"]) for cell in notebook_of(Lesson(own))["cells"]]
+    assert not any("a > b" in cell for cell in cells)
+
+
 EDIT = '("a > b", "a < b")'
 
 
@@ -219,6 +227,7 @@ EDIT = '("a > b", "a < b")'
             "EXERCISES = ()\n",
             r"the exercise posits.largest, which EXERCISES lacks",
         ),
+        ("lesson.py", "def my_largest", "%time\ndef my_largest", r"posits.largest: .*magics"),
         ("hints.toml", " = [", " = ", r"hints.toml: "),
         (
             "exercises.py",
