@@ -60,8 +60,8 @@ def extensions_in(roster: Roster, students: Sequence[str]) -> dict[str, Extensio
     """Return the extensions of these learners, from the roster's columns `due` and `late_days`.
 
     Raises:
-        ValueError: A cell is neither a date nor a whole number of days from 0 on; the message names the
-            learner.
+        ValueError: A cell is neither a date nor a whole number of days from 0 on; the message names
+            the learner.
     """
     extensions: dict[str, Extension] = {}
     for student, lines in roster.assigned(students).items():
