@@ -14,8 +14,9 @@ from labkit.gemm.blocks import emulate, emulator
 from labkit.gemm.explain import AlignedTerm, BlockSum, explain
 from labkit.gemm.half_storage import GEMMS, half_storage, rounds_once
 from labkit.gemm.mma import ROWS, SPECS, TURING_4, MmaSpec, as_spec
+from labkit.gemm.precision import fp32_precision, has_tf32, is_ieee_on_cpu
 from labkit.gemm.product import matmul
-from labkit.gemm.tf32 import fp32_precision, has_tf32, is_ieee_on_cpu, tf32_products
+from labkit.gemm.tf32 import tf32_products
 
 __all__ = [
     "ACCUMULATORS",

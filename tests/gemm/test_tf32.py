@@ -1,11 +1,9 @@
-"""TF32 products: torch's switches, and rounded operands on machines without TF32.
+"""Products in TF32: rounded operands on machines without TF32.
 
 Results are compared with FP64 products of operands that `round_to` rounded, with the Tensor Core
 emulator where sums are exact, and with torch's own layers where no product is involved.
 """
 
-import threading
-from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -16,8 +14,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 from labkit.formats import TF32, round_to
-from labkit.gemm import SPECS, emulate, fp32_precision, has_tf32, tf32_products
-from labkit.modes import open_modes
+from labkit.gemm import SPECS, emulate, tf32_products
 
 
 def rounded(tensor: Tensor) -> Tensor:
@@ -110,20 +107,22 @@ ADDED = {
 }
 
 
-def test_operands_are_rounded_and_biases_are_not() -> None:
-    for name, (func, args) in CALLS.items():
-        with tf32_products("cpu"):
-            ours = func(*args).double()
-        added = ADDED.get(name, ())
-        wide = []
-        for i, argument in enumerate(args):
-            if isinstance(argument, Tensor):
-                argument = argument.double() if i in added else rounded(argument)
-            wide.append(argument)
-        exact = [a.double() if isinstance(a, Tensor) else a for a in args]
-        assert torch.allclose(ours, func(*wide), rtol=3e-6, atol=3e-6), name
-        # Rounding must make a difference, or the comparison above shows nothing.
-        assert float((ours - func(*exact)).abs().max()) > 1e-5, name
+@pytest.mark.parametrize("name", CALLS)
+def test_operands_are_rounded_and_biases_are_not(name: str) -> None:
+    func, args = CALLS[name]
+    with tf32_products("cpu"):
+        ours = func(*args).double()
+    added = ADDED.get(name, ())
+    with_rounded_operands = []
+    exact = []
+    for i, argument in enumerate(args):
+        is_operand = isinstance(argument, Tensor) and i not in added
+        wide = argument.double() if isinstance(argument, Tensor) else argument
+        exact.append(wide)
+        with_rounded_operands.append(rounded(argument) if is_operand else wide)
+    assert torch.allclose(ours, func(*with_rounded_operands), rtol=3e-6, atol=3e-6)
+    # Rounding must make a difference, or the comparison above shows nothing.
+    assert float((ours - func(*exact)).abs().max()) > 1e-5
 
 
 @pytest.mark.parametrize(
@@ -226,13 +225,6 @@ def test_a_cell_takes_the_arguments_of_torchs_cells() -> None:
         assert torch.equal(one, other)
 
 
-def test_an_unknown_precision_is_refused() -> None:
-    before = torch.get_float32_matmul_precision()
-    with pytest.raises(ValueError, match='expected "ieee" or "tf32"'), fp32_precision("tf23"):
-        pass
-    assert torch.get_float32_matmul_precision() == before
-
-
 @pytest.mark.parametrize("cell", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
 def test_a_cell_is_one_step_of_its_layer(cell: Any) -> None:
     torch.manual_seed(0)
@@ -263,211 +255,3 @@ def test_other_dtypes_and_operations_are_not_rounded() -> None:
         assert (wide @ wide).item() == ((1 + 2.0**-20) ** 2)
         assert (half @ half).dtype == torch.float16
         assert (torch.full((1,), 1 + 2.0**-20) * 1).item() == 1 + 2.0**-20
-
-
-def test_on_ampere_torchs_switch_is_set_and_no_mode_is_open(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    with tf32_products("cuda"):
-        assert torch.backends.cudnn.conv.fp32_precision == "tf32"
-        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
-        assert not open_modes()
-
-
-OPERATIONS = [(backend, op) for backend in ("cuda", "mkldnn") for op in ("matmul", "conv", "rnn")]
-SWITCHES = [("generic", "all"), ("cuda", "all"), ("mkldnn", "all"), *OPERATIONS]
-
-
-def switches() -> dict[tuple[str, str], str]:
-    """Return the precision that torch reports for each switch."""
-    return {key: torch._C._get_fp32_precision_getter(*key) for key in SWITCHES}
-
-
-def legacy() -> tuple[object, ...]:
-    """Return what the older API reports; it raises if both APIs were used."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    try:
-        return torch.get_float32_matmul_precision(), matmul.allow_tf32, cudnn.allow_tf32
-    except RuntimeError:
-        return ("raises",)
-
-
-@pytest.fixture(autouse=True)
-def defaults() -> Iterator[None]:
-    """Restore torch's defaults after a test; no getter of torch returns them exactly."""
-    yield
-    torch.set_float32_matmul_precision("highest")
-    torch._C._set_cudnn_allow_tf32(True)
-    for key in SWITCHES:
-        torch._C._set_fp32_precision_setter(
-            *key, "tf32" if key in (("cuda", "conv"), ("cuda", "rnn")) else "none"
-        )
-
-
-def test_ieee_turns_tf32_off_for_every_operation() -> None:
-    # By default, convolutions of torch use TF32.
-    assert torch.backends.cudnn.conv.fp32_precision == "tf32"
-    with fp32_precision("ieee"):
-        assert {switches()[key] for key in OPERATIONS} == {"ieee"}
-        assert legacy() == ("highest", False, False)
-    assert torch.backends.cudnn.conv.fp32_precision == "tf32"
-
-
-def test_tf32_is_turned_on_for_the_gpu_only() -> None:
-    with fp32_precision("tf32"):
-        assert {switches()["cuda", op] for op in ("matmul", "conv", "rnn")} == {"tf32"}
-        assert switches()["mkldnn", "matmul"] == "ieee"
-        assert legacy() == ("high", True, True)
-    assert torch.backends.cuda.matmul.fp32_precision != "tf32"
-
-
-def old_api() -> None:
-    torch.set_float32_matmul_precision("medium")
-    # torch.backends.cudnn.allow_tf32 by its C function, because torch's tests may freeze the flag.
-    torch._C._set_cudnn_allow_tf32(False)
-
-
-def new_api() -> None:
-    torch.backends.cuda.matmul.fp32_precision = "tf32"
-    torch.backends.cudnn.conv.fp32_precision = "ieee"
-
-
-def both_apis() -> None:
-    torch.set_float32_matmul_precision("high")
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
-    torch.backends.cudnn.rnn.fp32_precision = "ieee"
-
-
-def inherited() -> None:
-    # torch.backends.fp32_precision by its C function, for the same reason.
-    torch._C._set_fp32_precision_setter("generic", "all", "tf32")
-    torch.backends.cudnn.conv.fp32_precision = "none"
-
-
-@pytest.mark.parametrize("prepare", [lambda: None, old_api, new_api, both_apis, inherited])
-def test_switches_of_either_api_are_restored(
-    prepare: Callable[[], None],
-) -> None:
-    prepare()
-    before = switches(), legacy()
-    for precision in ("ieee", "tf32"):
-        with fp32_precision(precision):
-            # Other code of the session may use the older API, which must not raise in the block.
-            assert "raises" not in legacy()
-        assert (switches(), legacy()) == before
-        with pytest.raises(ZeroDivisionError), fp32_precision(precision):
-            raise ZeroDivisionError
-        assert (switches(), legacy()) == before
-
-
-def test_nested_blocks_may_have_other_precisions() -> None:
-    with fp32_precision("tf32"):
-        with fp32_precision("ieee"), fp32_precision("ieee"):
-            assert torch.backends.cuda.matmul.fp32_precision == "ieee"
-        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
-
-
-def test_a_switch_that_was_set_inside_of_a_block_stays() -> None:
-    with fp32_precision("ieee"):
-        torch.set_float32_matmul_precision("high")
-    assert torch.get_float32_matmul_precision() == "high"
-    assert torch.backends.cudnn.conv.fp32_precision == "tf32", (
-        "an unchanged switch was not restored"
-    )
-
-
-def test_an_inherited_switch_inherits_again_after_a_block() -> None:
-    inherited()
-    with fp32_precision("ieee"):
-        pass
-    torch._C._set_fp32_precision_setter("generic", "all", "ieee")
-    # The switch follows the generic one, and was not set to the value that it had before the block.
-    assert torch.backends.cudnn.conv.fp32_precision == "ieee"
-
-
-class BlockInThread:
-    """A thread that opens a block and closes it when `end` is called."""
-
-    def __init__(self, precision: str) -> None:
-        self.open = threading.Event()
-        self.may_close = threading.Event()
-        self.precision_inside = ""
-        self.precision = precision
-        self.thread = threading.Thread(target=self.run, daemon=True)
-        self.thread.start()
-
-    def run(self) -> None:
-        with fp32_precision(self.precision):
-            self.open.set()
-            self.may_close.wait(60)
-            self.precision_inside = torch.backends.cuda.matmul.fp32_precision
-
-    def end(self) -> None:
-        self.may_close.set()
-        self.thread.join(60)
-
-
-def test_threads_of_one_precision_share_a_block() -> None:
-    first = BlockInThread("ieee")
-    second = BlockInThread("ieee")
-    assert first.open.wait(60)
-    assert second.open.wait(60), "a block of the same precision waits"
-    first.end()
-    assert torch.backends.cudnn.conv.fp32_precision == "ieee", (
-        "restored before the second block closed"
-    )
-    other = BlockInThread("tf32")
-    assert not other.open.is_set()
-    other.may_close.set()
-    second.end()
-    other.end()
-    assert second.precision_inside == "ieee"
-    assert other.precision_inside == "tf32"
-    assert torch.backends.cudnn.conv.fp32_precision == "tf32", "not restored after the last block"
-
-
-def test_threads_that_nest_the_other_precision_do_not_deadlock() -> None:
-    both_in = threading.Barrier(2)
-    precisions = []
-
-    def run() -> None:
-        with fp32_precision("tf32"):
-            both_in.wait(60)
-            with fp32_precision("ieee"):
-                precisions.append(torch.backends.cuda.matmul.fp32_precision)
-            precisions.append(torch.backends.cuda.matmul.fp32_precision)
-
-    threads = [threading.Thread(target=run, daemon=True) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert sorted(precisions) == ["ieee", "ieee", "tf32", "tf32"]
-
-
-@pytest.mark.parametrize(
-    ("capability", "expected"),
-    [
-        ((7, 0), False),
-        ((7, 5), False),
-        ((8, 0), True),
-        ((8, 9), True),
-        ((12, 0), True),
-    ],
-)
-def test_nvidia_gpus_have_tf32_since_ampere(
-    monkeypatch: pytest.MonkeyPatch, capability: Any, expected: bool
-) -> None:
-    monkeypatch.setattr(
-        torch.cuda, "get_device_capability", lambda device, capability=capability: capability
-    )
-    assert has_tf32("cuda") is expected
-
-
-def test_other_devices_have_no_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not has_tf32("cpu")
-    assert not has_tf32("mps")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(torch.version, "hip", "6.4")
-    assert not has_tf32("cuda")

@@ -121,7 +121,7 @@ def nested_in_two_threads() -> None:
 
 def tf32() -> None:
     """Switch TF32 on, and off inside."""
-    from labkit.gemm.tf32 import fp32_precision
+    from labkit.gemm.precision import fp32_precision
 
     with fp32_precision("tf32"), fp32_precision("ieee"):
         torch.ones(2, 2) @ torch.ones(2, 2)
