@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { derived, roundValue } from "../../labkit/widgets/exact/numbers.js";
 import { PROBLEMS } from "../../labkit/widgets/playground/problems.js";
-import { faultIn, RECIPE_PRESETS, readRecipe } from "../../labkit/widgets/playground/recipe.js";
+import { faultIn, RECIPE_PRESETS } from "../../labkit/widgets/playground/recipe.js";
 import {
   addOdd,
   formatNamed,
@@ -174,11 +174,9 @@ test("each preset is a recipe", () => {
   }
 });
 
-test("what is no recipe is left out and told", () => {
-  const raw = { weights: "FP12", master: 1, log2_scale: 1.5, colour: "red", scaling: "static" };
-  const { recipe, ignored } = readRecipe(raw, RECIPE_PRESETS.FP32);
-  assert.deepEqual(recipe, { ...RECIPE_PRESETS.FP32, scaling: "static" });
-  assert.equal(ignored.length, 4);
-  assert.match(ignored[0], /weights: expected FP32/);
-  assert.equal(readRecipe("FP16", RECIPE_PRESETS.FP32).ignored.length, 1);
+test("a value that a field of a recipe cannot have is named", () => {
+  assert.match(faultIn("weights", "FP12"), /^weights: expected FP32, .*, got "FP12"$/);
+  assert.match(faultIn("master", 1), /^master: expected .*, got 1$/);
+  assert.match(faultIn("log2_scale", 1.5), /^log2_scale: expected a whole number .*, got 1.5$/);
+  assert.match(faultIn("colour", "red"), /^colour: there is no such part of a recipe$/);
 });

@@ -171,13 +171,15 @@ export function pythonOf(settings) {
     late = setTimeout(() => {
       stop(`Stopped after ${seconds} s: the answer did not end. Does a loop run for ever?`);
     }, seconds * 1000);
+    /** @param {string} reason */
+    const stopBroken = (reason) => stop(`Python ended: ${reason}. The next run starts a new one.`);
     return new Promise((resolve) => {
+      // An error outside of the worker's own handler of messages, which reports the others.
+      python.onerror = (event) => stopBroken(event.message);
       python.onmessage = ({ data }) => {
         if (data.kind === "output") shown.output(String(data.text));
         if (data.kind === "cut") shown.output(CUT);
-        if (data.kind === "failed") {
-          stop(`Python ended: ${data.reason}. The next run starts a new one.`);
-        }
+        if (data.kind === "failed") stopBroken(data.reason);
         if (data.kind === "answer") {
           clearTimeout(late);
           resolve(JSON.parse(String(data.answer)));

@@ -139,33 +139,6 @@ export function faultIn(field, value) {
 }
 
 /**
- * Return a recipe from data of any kind. Fields that are missing or not valid are those of another
- * recipe.
- *
- * @param {unknown} data
- * @param {Recipe} otherwise the other recipe
- * @returns {{ recipe: Recipe, ignored: string[] }} `ignored`: a message for each field that is not
- *   valid
- */
-export function readRecipe(data, otherwise) {
-  if (typeof data !== "object" || data === null || Array.isArray(data)) {
-    return { recipe: otherwise, ignored: [`expected a recipe, got ${JSON.stringify(data)}`] };
-  }
-  /** @type {Record<string, unknown>} */
-  const fields = {};
-  const ignored = [];
-  for (const [field, value] of Object.entries(data)) {
-    const fault = faultIn(field, value);
-    if (fault) {
-      ignored.push(fault);
-    } else {
-      fields[field] = value;
-    }
-  }
-  return { recipe: { ...otherwise, ...fields }, ignored };
-}
-
-/**
  * Return the settings of a recipe's loss scaler, with the fields of labkit.amp.ScalerConfig.
  *
  * @param {Recipe} recipe
