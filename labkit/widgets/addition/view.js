@@ -23,6 +23,7 @@ import { NAMES } from "./words.js";
 /** @import { Segmented } from "../base/controls.js" */
 /** @import { Life } from "../base/lifetime.js" */
 /** @import { Model } from "../base/model.js" */
+/** @import { KnownFormats } from "../exact/known.js" */
 /** @import { Format, FormatRow } from "../exact/numbers.js" */
 /** @import { Paper } from "./scenes.js" */
 /** @import { Name, Operation } from "./sheet.js" */
@@ -225,37 +226,126 @@ function problemIn(text, format) {
 }
 
 /**
+ * The calculation that is shown.
+ *
+ * @typedef {object} Addition
+ * @property {Model<Traits>} model
+ * @property {KnownFormats<Format>} formats
+ * @property {Paper} paper The paper of a and b, as the traits have them.
+ * @property {Map<Name | "format", string>} problems Why a typed number or a chosen format was not
+ *   taken.
+ */
+
+/** @param {Pick<Addition, "model" | "formats">} addition */
+function chosenFormat({ model, formats }) {
+  return formats.called(model.get("format_name"));
+}
+
+/** @param {Pick<Addition, "model" | "formats">} addition */
+function computePaper(addition) {
+  const { model } = addition;
+  const format = chosenFormat(addition);
+  return paperOf(model.get("a"), model.get("b"), format, model.get("operation"));
+}
+
+/**
+ * Take a typed number, or note why it is not one.
+ *
+ * @param {Addition} addition
+ * @param {Name} name
+ * @param {string} text
+ */
+function takeText(addition, name, text) {
+  const { model, problems } = addition;
+  const problem = problemIn(text, chosenFormat(addition));
+  if (problem) {
+    problems.set(name, problem);
+    return;
+  }
+  problems.delete(name);
+  problems.delete("format");
+  put(model, { [name]: text });
+}
+
+/**
+ * Take a format in which a and b are numbers. A code may have too many bits for it.
+ *
+ * @param {Addition} addition
+ * @param {string} name
+ */
+function takeFormat({ model, formats, problems }, name) {
+  const texts = NAMES.map((operand) => model.get(operand));
+  const problem = texts.map((text) => problemIn(text, formats.called(name))).find(Boolean);
+  if (problem) {
+    problems.set("format", problem);
+  } else {
+    put(model, { format_name: name });
+  }
+}
+
+/**
+ * Return the row in which the calculation is chosen, and the line of its problems.
+ *
+ * @param {Addition} addition
+ * @param {() => void} update shows the calculation
+ */
+function calculationControls(addition, update) {
+  const { model, formats, problems } = addition;
+  const alertId = newName("ad-problem");
+  const alert = h("p", { class: "ad-problem lk-error", id: alertId, role: "alert" });
+  /** @param {Name} name */
+  const field = (name) =>
+    numberField(name, alertId, (text) => {
+      takeText(addition, name, text);
+      update();
+    });
+  const fields = { a: field("a"), b: field("b") };
+  const operation = traitChoice(model, "operation", "Operation", OPERATION_CHOICES, {
+    labelled: false,
+  });
+  const format = traitChoice(model, "format_name", "Format", formats.names(), {
+    labelled: false,
+    onChange(name) {
+      takeFormat(addition, name);
+      update();
+    },
+  });
+  const parts = [fields.a.element, operation.element, fields.b.element, format.element];
+  return {
+    elements: [h("div", { class: "lk-row ad-inputs" }, ...parts), alert],
+    show() {
+      const { hints } = addition.paper;
+      for (const name of NAMES) {
+        fields[name].set(model.get(name), problems.has(name), hints[name]);
+      }
+      const problem = [...problems].map(([name, text]) => `${name}: ${text}`).join(" ");
+      // Screen readers read an alert each time it is set.
+      if (alert.textContent !== problem) alert.textContent = problem;
+      operation.set(model.get("operation"));
+      format.set(model.get("format_name"));
+    },
+  };
+}
+
+/**
+ * Fill the root of the addition.
+ *
  * @param {HTMLElement} root
  * @param {Model<Traits>} model
  * @param {Life} life
  */
 function fillAddition(root, model, life) {
   const formats = knownFormats(model, derived);
-  const format = () => formats.called(model.get("format_name"));
-  const computePaper = () =>
-    paperOf(model.get("a"), model.get("b"), format(), model.get("operation"));
-  let paper = computePaper();
+  const paper = computePaper({ model, formats });
+  /** @type {Addition} */
+  const addition = { model, formats, paper, problems: new Map() };
   let width = 0;
-  /** @type {Map<Name | "format", string>} why a, b or the chosen format was not taken */
-  const problems = new Map();
-
-  const alertId = newName("ad-problem");
-  const problemElement = h("p", { class: "ad-problem lk-error", id: alertId, role: "alert" });
-  const fields = {
-    a: numberField("a", alertId, (text) => takeText("a", text)),
-    b: numberField("b", alertId, (text) => takeText("b", text)),
-  };
-  const operation = traitChoice(model, "operation", "Operation", OPERATION_CHOICES, {
-    labelled: false,
-  });
-  const choices = traitChoice(model, "format_name", "Format", formats.names(), {
-    labelled: false,
-    onChange: takeFormat,
-  });
+  const controls = calculationControls(addition, update);
   const title = h("span", { class: "lk-title" });
   const progress = h("span", { class: "lk-quiet" });
   const playing = { title: "play the stations one after the other", pace: PACE_MS, life };
-  const { play, now, move } = walker(model, "step", () => paper.scenes.length - 1, playing);
+  const lastStep = () => addition.paper.scenes.length - 1;
+  const { play, now, move } = walker(model, "step", lastStep, playing);
   const buttons = sceneButtons(play.element, now, move);
   const scenes = sceneChoice(move);
   const paperView = makePaper();
@@ -264,79 +354,34 @@ function fillAddition(root, model, life) {
   for (const part of [paperView, words, facts]) part.element.classList.add("lk-answer");
   root.append(
     h("div", { class: "lk-head" }, title, progress),
-    h(
-      "div",
-      { class: "lk-row ad-inputs" },
-      fields.a.element,
-      operation.element,
-      fields.b.element,
-      choices.element,
-    ),
-    problemElement,
+    ...controls.elements,
     h("div", { class: "lk-row ad-bar" }, buttons.element, scenes.element),
     paperView.element,
     words.element,
     facts.element,
   );
 
-  /**
-   * @param {Name} name
-   * @param {string} text
-   */
-  function takeText(name, text) {
-    const problem = problemIn(text, format());
-    if (problem) {
-      problems.set(name, problem);
-    } else {
-      problems.delete(name);
-      problems.delete("format");
-      put(model, { [name]: text });
-    }
-    update();
-  }
-
-  /**
-   * Take a format in which a and b are numbers. A code may have too many bits for it.
-   *
-   * @param {string} name
-   */
-  function takeFormat(name) {
-    const texts = NAMES.map((operand) => model.get(operand));
-    const problem = texts.map((text) => problemIn(text, formats.called(name))).find(Boolean);
-    if (!problem) {
-      put(model, { format_name: name });
-      return;
-    }
-    problems.set("format", problem);
-    update();
-  }
-
   /** @param {boolean} [still] whether bits jump to their new places instead of moving */
   function update(still = false) {
-    const { hints } = paper;
-    const last = paper.scenes.length - 1;
+    const shown = addition.paper;
+    const last = lastStep();
     const step = Math.min(now(), last);
     const adds = model.get("operation") === "add";
-    for (const name of NAMES) fields[name].set(model.get(name), problems.has(name), hints[name]);
-    const problem = [...problems].map(([name, text]) => `${name}: ${text}`).join(" ");
-    // Screen readers read an alert each time it is set.
-    if (problemElement.textContent !== problem) problemElement.textContent = problem;
+    controls.show();
     title.textContent = adds ? "An addition on paper" : "A multiplication on paper";
-    progress.textContent = `station ${step + 1} of ${paper.scenes.length}`;
-    operation.set(model.get("operation"));
-    choices.set(model.get("format_name"));
-    const titles = paper.scenes.map((scene) => scene.title);
+    progress.textContent = `station ${step + 1} of ${shown.scenes.length}`;
+    const titles = shown.scenes.map((scene) => scene.title);
     scenes.set(titles, step);
     buttons.set(step === 0, step === last);
-    if (width) paperView.draw(paper, step, width, still || reducedMotion());
-    words.say(paper.scenes[step].sentence);
-    facts.set(paper.facts, step === last);
+    if (width) paperView.draw(shown, step, width, still || reducedMotion());
+    words.say(shown.scenes[step].sentence);
+    facts.set(shown.facts, step === last);
   }
 
   function recalculate() {
-    problems.clear();
-    paper = computePaper();
-    const step = Math.min(now(), paper.scenes.length - 1);
+    addition.problems.clear();
+    addition.paper = computePaper(addition);
+    const step = Math.min(now(), lastStep());
     if (step !== now()) put(model, { step });
     update();
   }

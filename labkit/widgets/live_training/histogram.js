@@ -56,6 +56,21 @@ const MARK_ALPHA = 0.25;
 const NOT_MEASURED = "The gradients appear here with the first step.";
 
 /**
+ * The histogram: what it shows, and its parts.
+ *
+ * @typedef {object} GradientView
+ * @property {RunStore} store
+ * @property {readonly [least: number, most: number]} range Of the scales, as log2.
+ * @property {PreparedRow[]} layers Empty until the first gradients are shown.
+ * @property {LayerRow[] | null} preparedFrom The rows from which `layers` was prepared.
+ * @property {string} chosen The name of the layer that is shown; all layers if there is none.
+ * @property {Followed | null} followed The gradient that is followed.
+ * @property {number | null} pointedAt The exponent of the bar under the pointer, at the scale that
+ *   is shown.
+ * @property {ReturnType<typeof scaleMotion>} motion
+ */
+
+/**
  * Return the histogram of one layer's gradients at the present scale, with the handle of the scale
  * on its axis and the panel of a gradient that is followed.
  *
@@ -65,37 +80,146 @@ const NOT_MEASURED = "The gradients appear here with the first step.";
  * @param {ScaleKnob} handle the knob of the scale, which is put on the axis
  */
 export function gradientHistogram(store, life, tint, handle) {
-  const [least, most] = offersOf(store).log2_scale;
-  /** @type {PreparedRow[]} */
-  let layers = [];
-  // The rows from which `layers` was prepared.
-  /** @type {LayerRow[] | null} */
-  let preparedFrom = null;
-  let chosen = "";
-  const motion = scaleMotion();
-  const drop = skipNotice();
-  /** @type {Followed | null} */
-  let followed = null;
-  // The exponent of the bar under the pointer, at the scale that is shown.
-  /** @type {number | null} */
-  let pointedAt = null;
-
+  /** @type {GradientView} */
+  const gradientView = {
+    store,
+    range: offersOf(store).log2_scale,
+    layers: [],
+    preparedFrom: null,
+    chosen: "",
+    followed: null,
+    pointedAt: null,
+    motion: scaleMotion(),
+  };
+  const picture = histogramFigure(gradientView, life, tint);
+  handle.element.classList.add("lt-handle");
+  const empty = h("p", { class: "lk-quiet lt-empty", text: NOT_MEASURED });
+  picture.element.append(handle.element, empty);
   const layer = choice({
     label: "Gradients of",
     onChange(name) {
-      chosen = name;
-      if (store.state) show(store.state);
+      gradientView.chosen = name;
+      showLast();
     },
   });
+  const drop = skipNotice();
   const label = scaleLabel(handle);
-  const head = h(
-    "div",
-    { class: "lk-row lt-head" },
-    layer.element,
-    drop.element,
-    ...label.elements,
-  );
+  const labelled = [layer.element, drop.element, ...label.elements];
   const words = h("p", { class: "lk-quiet lt-fates" });
+  const panel = followedGradient(() => follow(null));
+  picking(life, picture.canvas, () => {
+    const one = pointedExample(gradientView);
+    if (one) follow(one);
+  });
+
+  /**
+   * Follow a gradient, or none.
+   *
+   * @param {Followed | null} one
+   */
+  function follow(one) {
+    gradientView.followed = one;
+    showLast();
+    if (!one) picture.canvas.focus();
+  }
+
+  function showLast() {
+    if (store.state) show(store.state);
+  }
+
+  /** @param {RunState} state */
+  function show(state) {
+    const { gradients } = state;
+    const log2Scale = scaleShown(store, state);
+    takeGradients(gradientView, gradients);
+    const { followed, layers } = gradientView;
+    empty.hidden = gradients !== null;
+    for (const element of [handle.element, layer.element, words]) {
+      element.hidden = gradients === null;
+    }
+    panel.element.hidden = followed === null;
+    label.show(log2Scale, state.knobs.scaling === "off" && store.wish === null);
+    if (gradients) {
+      const row = chosenRow(gradientView);
+      layer.show(
+        layers.map(({ name }) => [name, name]),
+        row.name,
+      );
+      words.replaceChildren(rich(fateText(row, log2Scale, gradients)));
+      const [single, format] = gradients.formats;
+      if (followed) panel.show(followed, log2Scale, [derived(single), derived(format)]);
+    }
+    drop.show(state.skipped);
+    picture.drawNow();
+  }
+
+  const element = h(
+    "div",
+    { class: "lt-gradients run-trains" },
+    h("div", { class: "lk-row lt-head" }, ...labelled),
+    picture.element,
+    words,
+  );
+  return { element, followed: panel.element, show };
+}
+
+/**
+ * Return the row of the chosen layer, or that of all layers.
+ *
+ * @param {GradientView} gradientView
+ */
+function chosenRow({ layers, chosen }) {
+  return layers.find(({ name }) => name === chosen) ?? layers[0];
+}
+
+/**
+ * Return the scale to which the handle was moved, or that of the next step, as log2.
+ *
+ * @param {RunStore} store
+ * @param {RunState} state
+ */
+function scaleShown(store, state) {
+  return store.wish ?? Math.round(state.scale);
+}
+
+/**
+ * Prepare the rows of new gradients.
+ *
+ * @param {GradientView} gradientView
+ * @param {Gradients | null} gradients null before the first step
+ */
+function takeGradients(gradientView, gradients) {
+  if (!gradients) {
+    // A run without gradients is a new one, so the gradient of the old run is followed no longer.
+    gradientView.followed = null;
+  } else if (gradientView.preparedFrom !== gradients.layers) {
+    gradientView.preparedFrom = gradients.layers;
+    gradientView.layers = prepared(gradients.layers);
+  }
+}
+
+/**
+ * Return a gradient of the bar under the pointer; null if it has none.
+ *
+ * @param {GradientView} gradientView
+ */
+function pointedExample(gradientView) {
+  const { store, layers, pointedAt } = gradientView;
+  const { state } = store;
+  // Between the arrival of the first gradients and `show`, there are no layers.
+  if (!state?.gradients || !layers.length || pointedAt === null) return null;
+  const exponent = pointedAt - scaleShown(store, state);
+  return exampleOf(state.gradients, chosenRow(gradientView).name, exponent);
+}
+
+/**
+ * Return the figure of the histogram, which notes the bar under the pointer.
+ *
+ * @param {GradientView} gradientView
+ * @param {Life} life
+ * @param {Palette} tint
+ */
+function histogramFigure(gradientView, life, tint) {
   /** @type {Figure} */
   const picture = figure({
     life,
@@ -104,99 +228,47 @@ export function gradientHistogram(store, life, tint, handle) {
       "Enter follows one gradient of the bar that the arrow keys point at",
     height: PICTURE_HEIGHT,
     draw(pen, width, height) {
-      const { state } = store;
-      const gradients = state?.gradients;
-      // Between the arrival of the first gradients and `show`, there are no layers.
-      if (!state || !gradients || !layers.length) return;
-      const area = areaBetween(SHARES_ROOM, width - INF_ROOM);
-      const row = rowNow();
-      const held = picture.element.matches(":active");
-      const now = performance.now();
-      const limits = gradients.windows;
-      const { log2Scale, falls, moving } = motion.at(row, limits, scaleNow(state), held, now);
-      placeHandle(picture, area, anchorOf(row, most), [least, most]);
-      drawHistogram({ pen, tint, area, limits, log2Scale }, row, height, falls);
-      const bars = [pointedAt, followed && followed.exponent + log2Scale];
-      for (const bar of bars) markBar({ pen, tint, area }, bar, height - BOTTOM);
-      if (moving) picture.redraw();
+      drawGradients(gradientView, { pen, tint }, picture, width, height);
     },
   });
-  const panel = followedGradient(() => follow(null));
-
-  /**
-   * Follow a gradient, or none.
-   *
-   * @param {Followed | null} one
-   */
-  function follow(one) {
-    followed = one;
-    if (store.state) show(store.state);
-    if (!one) picture.canvas.focus();
-  }
+  picture.element.classList.add("lt-histogram");
   pointed(life, picture, (spot) => {
     const area = areaBetween(SHARES_ROOM, picture.width - INF_ROOM);
-    const inside = spot && spot.x >= area.left && spot.x < area.right;
-    pointedAt = inside ? Math.floor((spot.x - area.left) / area.binade) + AXIS.lo : null;
+    gradientView.pointedAt = null;
+    if (spot && spot.x >= area.left && spot.x < area.right) {
+      gradientView.pointedAt = Math.floor((spot.x - area.left) / area.binade) + AXIS.lo;
+    }
     picture.redraw();
   });
-  picking(life, picture.canvas, () => {
-    const { state } = store;
-    // Between the arrival of the first gradients and `show`, there are no layers.
-    if (!state?.gradients || !layers.length || pointedAt === null) return;
-    const exponent = pointedAt - scaleNow(state);
-    const one = exampleOf(state.gradients, rowNow().name, exponent);
-    if (one) follow(one);
-  });
-  picture.element.classList.add("lt-histogram");
-  handle.element.classList.add("lt-handle");
-  picture.element.append(handle.element);
-  const empty = h("p", { class: "lk-quiet lt-empty", text: NOT_MEASURED });
-  picture.element.append(empty);
+  return picture;
+}
 
-  /** Return the row of the chosen layer, or that of all layers. */
-  function rowNow() {
-    return layers.find(({ name }) => name === chosen) ?? layers[0];
-  }
-
-  /**
-   * Return the scale to which the handle was moved, or that of the next step, as log2.
-   *
-   * @param {RunState} state
-   */
-  function scaleNow(state) {
-    return store.wish ?? Math.round(state.scale);
-  }
-
-  /** @param {RunState} state */
-  function show(state) {
-    const { gradients } = state;
-    empty.hidden = gradients !== null;
-    handle.element.hidden = gradients === null;
-    layer.element.hidden = gradients === null;
-    words.hidden = gradients === null;
-    // A run without gradients is a new one, so the gradient of the old run is followed no longer.
-    if (!gradients) followed = null;
-    panel.element.hidden = followed === null;
-    const log2Scale = scaleNow(state);
-    label.show(log2Scale, state.knobs.scaling === "off" && store.wish === null);
-    if (gradients) {
-      if (preparedFrom !== gradients.layers) {
-        preparedFrom = gradients.layers;
-        layers = prepared(gradients.layers);
-      }
-      /** @type {[string, string][]} */
-      const names = layers.map(({ name }) => [name, name]);
-      layer.show(names, rowNow().name);
-      words.replaceChildren(rich(fateText(rowNow(), log2Scale, gradients)));
-      const [single, format] = gradients.formats;
-      if (followed) panel.show(followed, log2Scale, [derived(single), derived(format)]);
-    }
-    drop.show(state.skipped);
-    picture.drawNow();
-  }
-  const parts = [head, picture.element, words];
-  const element = h("div", { class: "lt-gradients run-trains" }, ...parts);
-  return { element, followed: panel.element, show };
+/**
+ * Draw the histogram, with marks over the bars that are pointed at and followed.
+ *
+ * @param {GradientView} gradientView
+ * @param {Pick<Picture, "pen" | "tint">} drawing
+ * @param {Figure} picture
+ * @param {number} width
+ * @param {number} height
+ */
+function drawGradients(gradientView, { pen, tint }, picture, width, height) {
+  const { store, layers, range, followed, pointedAt, motion } = gradientView;
+  const { state } = store;
+  const gradients = state?.gradients;
+  // Between the arrival of the first gradients and `show`, there are no layers.
+  if (!state || !gradients || !layers.length) return;
+  const area = areaBetween(SHARES_ROOM, width - INF_ROOM);
+  const row = chosenRow(gradientView);
+  const held = picture.element.matches(":active");
+  const limits = gradients.windows;
+  const scale = scaleShown(store, state);
+  const { log2Scale, falls, moving } = motion.at(row, limits, scale, held, performance.now());
+  placeHandle(picture, area, anchorOf(row, range[1]), range);
+  drawHistogram({ pen, tint, area, limits, log2Scale }, row, height, falls);
+  const bars = [pointedAt, followed && followed.exponent + log2Scale];
+  for (const bar of bars) markBar({ pen, tint, area }, bar, height - BOTTOM);
+  if (moving) picture.redraw();
 }
 
 /**

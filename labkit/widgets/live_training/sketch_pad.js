@@ -22,6 +22,25 @@ const KEYS_SAID =
   "Delete clears, Enter ends.";
 
 /**
+ * A sketch that is being made, and the elements that it is made with.
+ *
+ * @typedef {object} Sketching
+ * @property {RunStore} store
+ * @property {Model<RunTraits>} model
+ * @property {Paper} paper
+ * @property {ReturnType<typeof penPlaces>} places
+ * @property {boolean} drawing Whether the pad is open.
+ * @property {boolean} byKey Whether the pen is moved by keys; then the text below the picture has
+ *   its place.
+ * @property {Pen | null} pen Null before the pad is touched or opened.
+ * @property {ReturnType<typeof button>} toggle The button that opens and closes the pad.
+ * @property {ReturnType<typeof button>} clear
+ * @property {HTMLElement} pad The area over the losses that is drawn on.
+ * @property {HTMLElement} nib The mark at the place of the pen.
+ * @property {HTMLElement} words The text below the picture.
+ */
+
+/**
  * Return the buttons, the pad over the losses and the text below the picture; null if the widget
  * does not offer to sketch the loss.
  *
@@ -31,16 +50,6 @@ const KEYS_SAID =
  */
 export function sketchPad(store, life, paper) {
   if (!offersOf(store).sketch) return null;
-  const model = /** @type {Model<RunTraits>} */ (/** @type {unknown} */ (store.model));
-  const places = penPlaces(store, paper);
-  let drawing = false;
-  // Whether the pen is moved by keys; then the text below the picture has its place.
-  let byKey = false;
-  /** @type {Pen | null} */
-  let pen = null;
-
-  const toggle = button({ label: "", onPress: () => (drawing ? end() : begin()) });
-  const clear = button({ label: "Clear", title: "Clear the sketch", onPress: wipe });
   const nib = h("span", { class: "lt-pen", hidden: true });
   const pad = h("div", {
     class: "lt-pad",
@@ -51,163 +60,233 @@ export function sketchPad(store, life, paper) {
   });
   pad.append(nib);
   paper.picture.element.append(pad);
-  const words = h("p", { class: "lk-quiet lt-sketch-words run-record", role: "status" });
+  /** @type {Sketching} */
+  const sketching = {
+    store,
+    model: /** @type {Model<RunTraits>} */ (/** @type {unknown} */ (store.model)),
+    paper,
+    places: penPlaces(store, paper),
+    drawing: false,
+    byKey: false,
+    pen: null,
+    toggle: button({ label: "", onPress: () => openOrClosePad(sketching) }),
+    clear: button({
+      label: "Clear",
+      title: "Clear the sketch",
+      onPress: () => clearSketch(sketching),
+    }),
+    pad,
+    nib,
+    words: h("p", { class: "lk-quiet lt-sketch-words run-record", role: "status" }),
+  };
+  listenToPointer(sketching, life);
+  listenToKeys(sketching, life);
+  watch(life, sketching.model, ["sketched"], () => schedule(store));
+  return {
+    controls: [sketching.toggle.element, sketching.clear.element],
+    words: sketching.words,
+    /** @param {RunState} state */
+    show: (state) => showSketching(sketching, state),
+  };
+}
 
-  // --- the pen ---
+// --- the pen ---
 
-  /**
-   * Move the pen; if it is down, draw a stroke.
-   *
-   * @param {Pen} to
-   */
-  function move(to) {
-    if (to.down) {
-      const from = pen?.down ? pen : to;
-      // The stroke is drawn at once; the kernel gets the sketch at the end of the stroke.
-      model.set("sketched", withStroke(model.get("sketched"), from, to));
-    }
-    pen = to;
-    showPen();
+/**
+ * Move the pen; if it is down, draw a stroke.
+ *
+ * @param {Sketching} sketching
+ * @param {Pen} to
+ */
+function movePen(sketching, to) {
+  const { model, pen } = sketching;
+  if (to.down) {
+    const from = pen?.down ? pen : to;
+    // The stroke is drawn at once; the kernel gets the sketch at the end of the stroke.
+    model.set("sketched", withStroke(model.get("sketched"), from, to));
   }
+  sketching.pen = to;
+  showPen(sketching);
+}
 
-  function showPen() {
-    nib.hidden = pen === null;
-    if (pen) {
-      const { across, below } = places.sharesOf(pen);
-      nib.style.left = `${100 * across}%`;
-      nib.style.top = `${100 * below}%`;
-      nib.dataset.down = String(pen.down);
-    }
-    schedule(store);
+/**
+ * Show the pen at its place.
+ *
+ * @param {Sketching} sketching
+ */
+function showPen({ store, places, pen, nib }) {
+  nib.hidden = pen === null;
+  if (pen) {
+    const { across, below } = places.sharesOf(pen);
+    nib.style.left = `${100 * across}%`;
+    nib.style.top = `${100 * below}%`;
+    nib.dataset.down = String(pen.down);
   }
+  schedule(store);
+}
 
-  // --- begin and end ---
+// --- begin and end ---
 
-  function begin() {
-    const { state } = store;
-    if (!state) return;
-    drawing = true;
-    byKey = false;
-    pen = places.first();
-    showPen();
-    show(state);
-    pad.focus({ preventScroll: true });
+/** @param {Sketching} sketching */
+function openOrClosePad(sketching) {
+  if (sketching.drawing) {
+    closePad(sketching);
+  } else {
+    openPad(sketching);
   }
+}
 
-  function end() {
-    const focused = pad.contains(document.activeElement);
-    drawing = false;
-    pen = null;
-    model.save_changes();
-    if (store.state) show(store.state);
-    if (focused) toggle.element.focus({ preventScroll: true });
-  }
+/** @param {Sketching} sketching */
+function openPad(sketching) {
+  const { state } = sketching.store;
+  if (!state) return;
+  sketching.drawing = true;
+  sketching.byKey = false;
+  sketching.pen = sketching.places.first();
+  showPen(sketching);
+  showSketching(sketching, state);
+  sketching.pad.focus({ preventScroll: true });
+}
 
-  function wipe() {
-    put(model, { sketched: [] });
-    if (pen) pen = { ...pen, down: false };
-    showPen();
-  }
+/** @param {Sketching} sketching */
+function closePad(sketching) {
+  const { store, model, pad, toggle } = sketching;
+  const focused = pad.contains(document.activeElement);
+  sketching.drawing = false;
+  sketching.pen = null;
+  model.save_changes();
+  if (store.state) showSketching(sketching, store.state);
+  if (focused) toggle.element.focus({ preventScroll: true });
+}
 
-  // --- pointer and keys ---
+/** @param {Sketching} sketching */
+function clearSketch(sketching) {
+  put(sketching.model, { sketched: [] });
+  if (sketching.pen) sketching.pen = { ...sketching.pen, down: false };
+  showPen(sketching);
+}
 
-  /**
-   * Return the pen at the place of an event, put down.
-   *
-   * @param {PointerEvent} event
-   */
-  function penUnder(event) {
-    const box = pad.getBoundingClientRect();
-    const up = 1 - (event.clientY - box.top) / box.height;
-    return places.at((event.clientX - box.left) / box.width, up);
-  }
+// --- pointer and keys ---
 
+/**
+ * Return the pen at the place of an event, put down.
+ *
+ * @param {Sketching} sketching
+ * @param {PointerEvent} event
+ */
+function penUnder({ pad, places }, event) {
+  const box = pad.getBoundingClientRect();
+  const up = 1 - (event.clientY - box.top) / box.height;
+  return places.at((event.clientX - box.left) / box.width, up);
+}
+
+/**
+ * Draw with the pointer.
+ *
+ * @param {Sketching} sketching
+ * @param {Life} life
+ */
+function listenToPointer(sketching, life) {
+  const { model, pad } = sketching;
   life.listen(pad, "pointerdown", (event) => {
     pad.setPointerCapture(event.pointerId);
-    byKey = false;
-    pen = null;
-    move(penUnder(event));
+    sketching.byKey = false;
+    // A new stroke does not begin where the last one ended.
+    sketching.pen = null;
+    movePen(sketching, penUnder(sketching, event));
   });
   life.listen(pad, "pointermove", (event) => {
-    if (pen?.down && pad.hasPointerCapture(event.pointerId)) move(penUnder(event));
+    const drags = sketching.pen?.down && pad.hasPointerCapture(event.pointerId);
+    if (drags) movePen(sketching, penUnder(sketching, event));
   });
   for (const type of /** @type {const} */ (["pointerup", "pointercancel"])) {
     life.listen(pad, type, () => {
-      if (pen) move({ ...pen, down: false });
+      if (sketching.pen) movePen(sketching, { ...sketching.pen, down: false });
       model.save_changes();
     });
   }
-  life.listen(pad, "keydown", (event) => {
+}
+
+/**
+ * Draw with keys.
+ *
+ * @param {Sketching} sketching
+ * @param {Life} life
+ */
+function listenToKeys(sketching, life) {
+  life.listen(sketching.pad, "keydown", (event) => {
+    const { model, places, pen } = sketching;
     if (event.shiftKey || event.ctrlKey || event.metaKey || event.altKey || !pen) return;
     const next = places.byKey(event.key, pen);
     if (event.key === "Enter") {
-      end();
+      closePad(sketching);
     } else if (event.key === "Delete" || event.key === "Backspace") {
-      wipe();
+      clearSketch(sketching);
     } else if (next) {
-      byKey = true;
-      move(next);
+      sketching.byKey = true;
+      movePen(sketching, next);
       if (!next.down) model.save_changes();
     } else {
       return;
     }
     event.preventDefault();
   });
+}
 
-  // --- text and state ---
+// --- text and state ---
 
-  /**
-   * Return the text below the picture.
-   *
-   * @param {RunState} state
-   */
-  function textFor(state) {
-    const sketch = model.get("sketched");
-    if (drawing && byKey && pen) {
-      const where = `Pen at step ${pen.step}, loss ${decimal(pen.loss)}`;
-      return `${where}, ${pen.down ? "down" : "lifted"}. ${sketchWords(sketch)}`;
-    }
-    if (drawing) return `${sketchWords(sketch)} ${KEYS_SAID}`;
-    return comparison(sketch, rowsToCompare(state)) || sketchWords(sketch);
+/**
+ * Return the text below the picture.
+ *
+ * @param {Sketching} sketching
+ * @param {RunState} state
+ */
+function sketchingText({ store, model, drawing, byKey, pen }, state) {
+  const sketch = model.get("sketched");
+  if (drawing && byKey && pen) {
+    const where = `Pen at step ${pen.step}, loss ${decimal(pen.loss)}`;
+    return `${where}, ${pen.down ? "down" : "lifted"}. ${sketchWords(sketch)}`;
   }
+  if (drawing) return `${sketchWords(sketch)} ${KEYS_SAID}`;
+  return comparison(sketch, rowsToCompare(store, state)) || sketchWords(sketch);
+}
 
-  /**
-   * Return the steps of the learner's run; on a page those of a recorded run, once its scale is on.
-   *
-   * @param {RunState} state
-   */
-  function rowsToCompare(state) {
-    const { points } = store;
-    if (!state.recorded) return state.phase === "running" ? [] : points.branches[0];
-    return store.model.onPage && state.branches[0].marks.length ? points.recorded : [];
+/**
+ * Return the steps of the learner's run; on a page those of a recorded run, once its scale is on.
+ *
+ * @param {RunStore} store
+ * @param {RunState} state
+ */
+function rowsToCompare({ model, points }, state) {
+  if (!state.recorded) return state.phase === "running" ? [] : points.branches[0];
+  return model.onPage && state.branches[0].marks.length ? points.recorded : [];
+}
+
+/**
+ * Show the pad while it is drawn on, and the controls and the text for a state.
+ *
+ * @param {Sketching} sketching
+ * @param {RunState} state
+ */
+function showSketching(sketching, state) {
+  const { store, paper, pad, toggle, clear, words } = sketching;
+  const mayDraw = Boolean(store.model.onPage) || state.phase === "idle";
+  if (sketching.drawing && !mayDraw) closePad(sketching);
+  const { drawing } = sketching;
+  const { grown } = paper.picture;
+  const { top, height } = paper.panel();
+  pad.hidden = !drawing;
+  pad.style.inset = `${top * grown}px ${paper.right * grown}px auto ${SIDE * grown}px`;
+  pad.style.height = `${height * grown}px`;
+  toggle.setLabel(drawing ? "Done" : "Draw what you expect");
+  toggle.enable(mayDraw);
+  toggle.element.title = mayDraw
+    ? "Sketch where the loss will go, before it is trained"
+    : "Sketch before the first step: press Reset";
+  clear.element.hidden = !drawing;
+  const text = sketchingText(sketching, state);
+  if (words.dataset.text !== text) {
+    words.dataset.text = text;
+    words.replaceChildren(rich(text));
   }
-
-  /**
-   * Show the pad while it is drawn on, and the controls and the text for a state.
-   *
-   * @param {RunState} state
-   */
-  function show(state) {
-    const before = Boolean(store.model.onPage) || state.phase === "idle";
-    if (drawing && !before) end();
-    const { grown } = paper.picture;
-    const { top, height } = paper.panel();
-    pad.hidden = !drawing;
-    pad.style.inset = `${top * grown}px ${paper.right * grown}px auto ${SIDE * grown}px`;
-    pad.style.height = `${height * grown}px`;
-    toggle.setLabel(drawing ? "Done" : "Draw what you expect");
-    toggle.enable(before);
-    toggle.element.title = before
-      ? "Sketch where the loss will go, before it is trained"
-      : "Sketch before the first step: press Reset";
-    clear.element.hidden = !drawing;
-    const text = textFor(state);
-    if (words.dataset.text !== text) {
-      words.dataset.text = text;
-      words.replaceChildren(rich(text));
-    }
-  }
-
-  watch(life, model, ["sketched"], () => schedule(store));
-  return { controls: [toggle.element, clear.element], words, show };
 }

@@ -255,71 +255,17 @@ function presetRows(names, onSelect) {
 }
 
 /**
- * Fill the root of `ScalerPresets`.
+ * Return the table of the presets, each with its scale over all steps.
  *
- * @param {HTMLElement} root
- * @param {Model<PresetTraits>} model
+ * @param {Board} board
  * @param {Life} life
+ * @param {(name: string) => void} onSelect
  */
-export function fillPresets(root, model, life) {
-  const { source, steps, configs } = model.get("_about");
-  const known = { alike: replaysIn(model, "alike"), shipped: replaysIn(model, "shipped") };
-  /** @type {Board} */
-  const board = {
-    model,
-    names: Object.keys(configs.alike),
-    known,
-    bounds: windowOf(model.get("_trace")),
-    palette: colours(root, life, redraw),
-    lensFrom: { alike: firstHeld(known.alike), shipped: 0 },
-  };
-
-  /**
-   * Set traits, and show them.
-   *
-   * @param {Partial<PresetTraits>} changes
-   */
-  function choose(changes) {
-    put(model, changes);
-    show();
-  }
-  const choice = segmented({
-    label: "Scalers",
-    options: MODES,
-    value: modeOf(board),
-    labelled: false,
-    onChange: (value) => choose({ alike: value === "alike" }),
-  });
-  const from = slider({
-    label: "Lens from step",
-    min: 0,
-    max: 1,
-    page: 20,
-    value: 0,
-    onInput(value) {
-      board.lensFrom[modeOf(board)] = value;
-      redraw();
-    },
-  });
-  const lens = figure({
-    life,
-    label: "A few steps of the chosen scaler, beside torch's",
-    height: LENS_HEIGHT,
-    draw: (pen, width) => drawLens(board, pen, width, hover.step),
-  });
-  const rows = presetRows(board.names, (name) => choose({ selected: name }));
-  const { element: table, body } = headed("st-table", HEADS);
-  const words = sentence(model);
-  const title = h("span", { class: "lk-title", text: "Six scalers on one training" });
-  body.append(...rows.map(({ element }) => element));
-  root.append(
-    h("div", { class: "lk-head" }, title, choice.element),
-    h("p", { class: "lk-quiet st-source", text: `${source} ${LOSSY}` }),
-    table,
-    words.element,
-    h("div", { class: "st-lens" }, from.element),
-    lens.element,
-  );
+function presetTable(board, life, onSelect) {
+  const { configs, steps } = board.model.get("_about");
+  const rows = presetRows(board.names, onSelect);
+  const { element, body } = headed("st-table", HEADS);
+  body.append(...rows.map((row) => row.element));
   const strips = rows.map((row, i) => {
     const strip = figure({
       life,
@@ -329,12 +275,77 @@ export function fillPresets(root, model, life) {
     });
     row.strip.append(strip.element);
     life.listen(strip.canvas, "pointerdown", (event) => {
-      const share = strip.at(event).x / strip.width;
-      from.set(Math.round(share * replaysOf(board)[i].scale.length - LENS_STEPS / 2));
-      board.lensFrom[modeOf(board)] = from.value;
-      choose({ selected: row.name });
+      const total = replaysOf(board)[i].scale.length;
+      const pressed = (strip.at(event).x / strip.width) * total;
+      moveLens(board, Math.round(pressed - LENS_STEPS / 2));
+      onSelect(row.name);
     });
     return strip;
+  });
+  return {
+    element,
+    redraw() {
+      for (const strip of strips) strip.drawNow();
+    },
+    show() {
+      const mode = modeOf(board);
+      const replays = replaysOf(board);
+      for (const [i, row] of rows.entries()) {
+        const isChosen = i === chosenOf(board);
+        row.input.checked = isChosen;
+        row.element.classList.toggle("st-chosen", isChosen);
+        row.knobs.replaceChildren(rich(knobText(configs[mode][row.name])));
+        row.skips.textContent = String(skipsOf(replays[i]));
+        row.lossy.textContent = percent(sum(replays[i].lossy) / steps[mode]);
+      }
+    },
+  };
+}
+
+/**
+ * Return the largest number of steps before the lens.
+ *
+ * @param {Board} board
+ */
+function lastLens(board) {
+  const { steps } = board.model.get("_about");
+  return Math.max(0, steps[modeOf(board)] - LENS_STEPS);
+}
+
+/**
+ * Move the lens of the chosen mode to the nearest place that it can have.
+ *
+ * @param {Board} board
+ * @param {number} first the number of steps before it
+ */
+function moveLens(board, first) {
+  board.lensFrom[modeOf(board)] = Math.min(lastLens(board), Math.max(0, first));
+}
+
+/**
+ * Return the lens and its slider.
+ *
+ * @param {Board} board
+ * @param {Life} life
+ * @param {() => void} onMove
+ */
+function lensParts(board, life, onMove) {
+  const from = slider({
+    label: "Lens from step",
+    min: 0,
+    max: 1,
+    page: 20,
+    value: 0,
+    onInput(value) {
+      moveLens(board, value);
+      onMove();
+    },
+  });
+  const lens = figure({
+    life,
+    label: "A few steps of the chosen scaler, beside torch's",
+    height: LENS_HEIGHT,
+    draw: (pen, width) => drawLens(board, pen, width, hover.step),
   });
 
   /**
@@ -349,28 +360,77 @@ export function fillPresets(root, model, life) {
   const hover = hoverStep(life, lens, stepUnder, (step) =>
     stepText(replaysOf(board)[chosenOf(board)], board.bounds, step),
   );
+  return {
+    elements: [h("div", { class: "st-lens" }, from.element), lens.element],
+    redraw: () => lens.drawNow(),
+    show() {
+      from.limit(lastLens(board));
+      from.set(board.lensFrom[modeOf(board)]);
+    },
+  };
+}
+
+/**
+ * Fill the root of `ScalerPresets`.
+ *
+ * @param {HTMLElement} root
+ * @param {Model<PresetTraits>} model
+ * @param {Life} life
+ */
+export function fillPresets(root, model, life) {
+  const { source, configs } = model.get("_about");
+  const known = { alike: replaysIn(model, "alike"), shipped: replaysIn(model, "shipped") };
+  /** @type {Board} */
+  const board = {
+    model,
+    names: Object.keys(configs.alike),
+    known,
+    bounds: windowOf(model.get("_trace")),
+    palette: colours(root, life, redraw),
+    lensFrom: { alike: firstHeld(known.alike), shipped: 0 },
+  };
+  const choice = segmented({
+    label: "Scalers",
+    options: MODES,
+    value: modeOf(board),
+    labelled: false,
+    onChange: (value) => choose({ alike: value === "alike" }),
+  });
+  const table = presetTable(board, life, (name) => choose({ selected: name }));
+  const lens = lensParts(board, life, redraw);
+  const words = sentence(model);
+  const title = h("span", { class: "lk-title", text: "Six scalers on one training" });
+  root.append(
+    h("div", { class: "lk-head" }, title, choice.element),
+    h("p", { class: "lk-quiet st-source", text: `${source} ${LOSSY}` }),
+    table.element,
+    words.element,
+    ...lens.elements,
+  );
+
+  /**
+   * Set traits, and show them.
+   *
+   * @param {Partial<PresetTraits>} changes
+   */
+  function choose(changes) {
+    put(model, changes);
+    show();
+  }
 
   function redraw() {
-    for (const strip of strips) strip.drawNow();
-    lens.drawNow();
+    table.redraw();
+    lens.redraw();
   }
 
   function show() {
     const mode = modeOf(board);
     const chosen = chosenOf(board);
-    const replays = replaysOf(board);
     const name = board.names[chosen];
     choice.set(mode);
-    from.limit(Math.max(0, steps[mode] - LENS_STEPS));
-    from.set(board.lensFrom[mode]);
-    for (const [i, row] of rows.entries()) {
-      row.input.checked = i === chosen;
-      row.element.classList.toggle("st-chosen", i === chosen);
-      row.knobs.replaceChildren(rich(knobText(configs[mode][row.name])));
-      row.skips.textContent = String(skipsOf(replays[i]));
-      row.lossy.textContent = percent(sum(replays[i].lossy) / steps[mode]);
-    }
-    words.say(presetSentence(name, configs[mode][name], replays[chosen]));
+    lens.show();
+    table.show();
+    words.say(presetSentence(name, configs[mode][name], replaysOf(board)[chosen]));
     redraw();
   }
 
