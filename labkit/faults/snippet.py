@@ -104,6 +104,8 @@ class _Decided(ast.NodeTransformer):
         if decisive in map(_truth, node.values):
             return ast.Constant(decisive)
         undecided = [value for value in node.values if _truth(value) is None]
+        if not undecided:
+            return ast.Constant(not decisive)
         if len(undecided) == 1:
             return undecided[0]
         node.values = undecided

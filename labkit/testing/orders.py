@@ -11,8 +11,9 @@ Invariant: each order rounds where its kernel would and nowhere else; Tensor Cor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -25,15 +26,35 @@ from labkit.testing.bound import Arithmetic, Floats
 # Additions in the longest chain that is emulated.
 LONGEST = 2**17
 
-# (lanes, neighbouring terms share a lane, backwards); None: as many lanes as terms, added along a
-# tree
-ORDERS: dict[str, tuple[int | None, bool, bool]] = {
-    "one by one": (1, False, False),
-    "one by one, backwards": (1, False, True),
-    "4 slices": (4, True, False),
-    "8 lanes": (8, False, False),
-    "32 lanes": (32, False, False),
-    "pairwise": (None, False, False),
+
+@dataclass(frozen=True)
+class Order:
+    """An order: each lane adds its terms one by one, then the lanes are added pairwise.
+
+    Attributes:
+        lanes: number of lanes; None: as many as terms, so that all are added along a tree.
+        slices: whether a lane has neighbouring terms; otherwise neighbours are in different lanes.
+        backwards: whether the last term is the first one.
+    """
+
+    lanes: int | None
+    slices: bool = False
+    backwards: bool = False
+
+    def lanes_of(self, terms: int) -> int:
+        """Return the number of lanes for so many terms, at least 1."""
+        if self.lanes is None:
+            return max(1, terms)
+        return self.lanes
+
+
+ORDERS: dict[str, Order] = {
+    "one by one": Order(lanes=1),
+    "one by one, backwards": Order(lanes=1, backwards=True),
+    "4 slices": Order(lanes=4, slices=True),
+    "8 lanes": Order(lanes=8),
+    "32 lanes": Order(lanes=32),
+    "pairwise": Order(lanes=None),
 }
 
 
@@ -67,12 +88,10 @@ def sums(x: Floats, y: Floats | None, how: Arithmetic, only: str = "") -> Iterat
             return
         rounded = rounding_of(how)
         terms = rounded(x if y is None else x * y)
-        for name, (lanes, neighbours, backwards) in ORDERS.items():
-            if only in ("", name) and -(-len(terms) // (lanes or len(terms) or 1)) <= LONGEST:
-                yield np.asarray(
-                    _in_lanes(terms[::-1] if backwards else terms, lanes, neighbours, rounded),
-                    np.float64,
-                )
+        for name, order in ORDERS.items():
+            longest_chain = math.ceil(len(terms) / order.lanes_of(len(terms)))
+            if only in ("", name) and longest_chain <= LONGEST:
+                yield np.asarray(_sum_in_order(terms, order, rounded), np.float64)
 
 
 def rounding_of(how: Arithmetic) -> Callable[[Floats], Floats]:
@@ -88,23 +107,23 @@ def rounding_of(how: Arithmetic) -> Callable[[Floats], Floats]:
         return lambda values: np.asarray(
             torch.from_numpy(values).float().bfloat16().double(), np.float64
         )
-    kind: type = np.float32 if how.format == FP32 else np.float64
     if how.format not in (FP32, FP64):
         raise ValueError(
             f"expected an accumulator in FP16, BF16, FP32 or FP64, got {how.format.name}"
         )
+    kind: type = np.float32 if how.format == FP32 else np.float64
     return lambda values: values.astype(kind, copy=False)
 
 
-def _in_lanes(
-    terms: Floats, lanes: int | None, neighbours: bool, rounded: Callable[[Floats], Floats]
-) -> Floats:
-    """Add the terms of each lane one by one, then the lanes pairwise."""
-    if lanes is None:
-        lanes = max(1, len(terms))
+def _sum_in_order(terms: Floats, order: Order, rounded: Callable[[Floats], Floats]) -> Floats:
+    """Return the sum over the first dimension, with every partial sum rounded."""
+    if order.backwards:
+        terms = terms[::-1]
+    lanes = order.lanes_of(len(terms))
+    # zeros fill the last lanes
     terms = np.concatenate([terms, np.zeros((-len(terms) % lanes, *terms.shape[1:]), terms.dtype)])
-    # each step adds one term to every lane: neighbours are in one lane, or side by side in a step
-    if neighbours:
+    # each step adds one term to every lane
+    if order.slices:
         steps = terms.reshape(lanes, -1, *terms.shape[1:]).swapaxes(0, 1)
     else:
         steps = terms.reshape(-1, lanes, *terms.shape[1:])
@@ -133,6 +152,6 @@ def _blocks(x: Floats, y: Floats, how: Arithmetic) -> Iterator[Floats]:
         emulate(a[:, :, part], b[:, part], None, how.spec)[:, 0, 0]
         for part in np.array_split(places, 4)
     ]
-    yield _in_lanes(np.stack(parts).astype(np.float32), 1, False, lambda sums: sums).astype(
-        np.float64
-    )
+    # the partial sums are float32, in which numpy adds them
+    total = _sum_in_order(np.stack(parts), ORDERS["one by one"], lambda sums: sums)
+    yield total.astype(np.float64)

@@ -30,7 +30,7 @@ from labkit.amp import (
     to_fp32,
     to_model_format,
 )
-from labkit.amp.masters.without_master import stochastic_bf16
+from labkit.amp.masters.without_master import stochastic_bf16, store_rounded
 from labkit.formats import BF16, E4M3, FP16, Format, Rounding, round_to
 from labkit.gemm import SPECS
 
@@ -396,6 +396,15 @@ def test_compensation_of_kahan_fits_the_model_s_format() -> None:
                 compensation = wide - weight.float()
                 assert torch.equal(compensation, compensation.half().float())
                 assert bool((compensation != 0).any()) == (rounding is WeightRounding.KAHAN)
+
+
+@pytest.mark.parametrize("rounding", WeightRounding)
+def test_a_weight_in_the_dtype_of_its_result_is_stored_exactly(rounding: WeightRounding) -> None:
+    wide = torch.tensor([1 + 2.0**-20, -3.0])
+    weight = torch.zeros(2)
+    store_rounded(wide, weight, rounding)
+    assert weight.tolist() == [1 + 2.0**-20, -3.0]
+    assert wide.tolist() == [1 + 2.0**-20, -3.0]
 
 
 def test_overflow_under_kahan_stays_infinite() -> None:

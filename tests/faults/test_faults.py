@@ -1,5 +1,6 @@
 """Faults: broken trainings fail, repaired ones succeed, and error messages lead to their fault."""
 
+import ast
 import csv
 import re
 import textwrap
@@ -10,6 +11,7 @@ import torch
 
 from labkit import cli
 from labkit.faults import FAULTS, Fault, Training, TrainingOutcome, cards, explain, run, snippet
+from labkit.faults.snippet import _Decided
 from labkit.frameworks import torch_amp
 from labkit.widgets.fault_wall.widget import behind
 
@@ -213,6 +215,26 @@ def test_both_snippets_of_a_fault_are_python(fault: Fault) -> None:
     assert broken != fixed
     for code in (broken, fixed):
         compile(f"def training():\n{textwrap.indent(code, '    ')}", fault.id, "exec")
+
+
+@pytest.mark.parametrize(
+    ("choice", "fixed", "branch"),
+    [
+        ("fixed", True, "first()"),
+        ("fixed", False, "second()"),
+        ("not fixed", True, "second()"),
+        ("fixed and True", True, "first()"),
+        ("fixed or False", False, "second()"),
+    ],
+)
+def test_a_snippet_has_the_branch_of_its_form(choice: str, fixed: bool, branch: str) -> None:
+    tree = ast.parse(f"if {choice}:\n    first()\nelse:\n    second()")
+    assert ast.unparse(_Decided(fixed).visit(tree)) == branch
+
+
+def test_a_snippet_keeps_what_its_form_does_not_decide() -> None:
+    decided = _Decided(True).visit(ast.parse("x = fixed and late\ny = late and fixed and last"))
+    assert ast.unparse(decided) == "x = late\ny = late and last"
 
 
 def test_explain_prints_the_repair_of_a_message(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,13 +24,13 @@ LARGEST = {"FP32": (2**24 - 1) << 104, "FP16": 65504, "BF16": (2**8 - 1) << 120}
 
 
 def whole(value: float) -> int:
-    """A finite number as a multiple of 2^-GRID."""
+    """Return a finite number as a multiple of 2^-GRID."""
     numerator, denominator = value.as_integer_ratio()
     return (numerator << GRID) // denominator
 
 
 def exponent_of(value: int, emin: int) -> int:
-    """floor(log2 |value|), but no less than emin."""
+    """Return floor(log2 |value|), but no less than emin."""
     return max(abs(value).bit_length() - 1 - GRID, emin)
 
 
@@ -75,9 +75,8 @@ def block(
         right = whole(y)
         terms.append((left * right >> GRID, exponent_of(left, emin) + exponent_of(right, emin_b)))
     terms.append((whole(c), exponent_of(whole(c), FORMATS[result][0])))
-    largest = max([exponent for value, exponent in terms if value], default=-126)
-    # A zero C has the exponent of FP32's zero.
-    largest = max(largest, -126)
+    # A zero C has the exponent of FP32's zero, -126; a product of zero has none.
+    largest = max([-126, *(exponent for value, exponent in terms if value)])
     unit = 1 << (GRID + largest - fraction_bits)
     # the rest is cut off
     total = sum(abs(value) // unit * (1 if value >= 0 else -1) for value, _ in terms) * unit
@@ -102,7 +101,7 @@ def to_format(total: int, result: str, bits: int = 52, nearest: bool = True) -> 
 
 
 def special_sum(a: Sequence[float], b: Sequence[float], c: float) -> float | None:
-    """What IEEE 754 makes of infinities and NaN; None if all is finite."""
+    """Return the sum by IEEE 754 if a number is infinite or NaN; None if all are finite."""
     if all(math.isfinite(value) for value in (*a, *b, c)):
         return None
     terms = [

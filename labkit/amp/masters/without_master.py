@@ -83,7 +83,8 @@ def store_rounded(
     else:
         weight.copy_(wide)
     surviving = weight.to(wide.dtype)
-    if rounding is WeightRounding.KAHAN:
+    # a weight in the dtype of `wide` has lost nothing
+    if rounding is WeightRounding.KAHAN and weight.dtype != wide.dtype:
         rest = (wide - surviving).to(weight.dtype)
         # a weight that is inf has no rest
         rest = rest.nan_to_num(0.0, 0.0, 0.0)

@@ -175,8 +175,11 @@ function fillSum(root, model, life) {
   function begin(name) {
     const { start, result } = presetOf[name];
     putting = true;
-    put(model, { preset: name, knob: start, result });
-    putting = false;
+    try {
+      put(model, { preset: name, knob: start, result });
+    } finally {
+      putting = false;
+    }
     follow();
   }
   const preset = segmented({
