@@ -11,33 +11,34 @@ digits, 20 on the picture; the next frame; one second.
 """
 
 import itertools
-import json
+import re
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import options
 from torch import nn
 from torch.nn import functional as F
 
 from labkit.amp import Engine
 from labkit.site import write_playground
 from labkit.widgets.base.joining import in_order, joined
+from tests.benchmarks.measuring import options
 from tests.browser import chromium
 
-SCENES = ("spirals", "digits", "picture", "targets")
 LOOP = """(name, seconds) => {
   const recipe = RECIPE_PRESETS["FP16 static"];
   const training = newTraining(PROBLEMS[name](), recipe, 0);
   const twin = twinOf(training);
-  const end = performance.now() + 1000 * seconds;
-  let steps = 0;
+  // In its first steps the browser compiles the script.
   for (let i = 0; i < 20; i++) { trainStep(training); trainStep(twin); }
   const begun = performance.now();
+  const end = begun + 1000 * seconds;
+  let steps = 0;
   while (performance.now() < end) { trainStep(training); trainStep(twin); steps += 1; }
   return (1000 * steps) / (performance.now() - begun);
 }"""
@@ -75,7 +76,8 @@ FIRST = """() => new Promise((done) => {
     }
   }).observe({ type: "paint", buffered: true });
 })"""
-# widths, activation, samples in a step, and the loss of each problem, for torch
+# Problem -> widths of the network, activation, and samples in a step. The times of torch do not
+# depend on the numbers, so the inputs are random.
 NETWORKS: dict[str, tuple[list[int], Callable[[], nn.Module], int]] = {
     "spirals": ([2, 32, 32, 2], nn.Tanh, 256),
     "digits": ([64, 32, 32, 10], nn.ReLU, 64),
@@ -85,12 +87,10 @@ NETWORKS: dict[str, tuple[list[int], Callable[[], nn.Module], int]] = {
 
 
 def engine_steps(name: str, seconds: float) -> float:
-    """Return how many pairs of steps a second `Engine` takes, in FP16 with a static scale and in
-    FP32.
-    """
+    """Return the pairs of steps a second of `Engine`: FP16 with a static scale, and FP32."""
     sizes, activation, samples = NETWORKS[name]
     inputs = torch.randn(samples, sizes[0])
-    targets = torch.randint(sizes[-1], (samples,))
+    labels = torch.randint(sizes[-1], (samples,))
 
     def stepper(recipe: str) -> Callable[[], None]:
         layers: list[nn.Module] = []
@@ -105,7 +105,7 @@ def engine_steps(name: str, seconds: float) -> float:
                 if sizes[-1] == 1:
                     loss = out.float().square().mean()
                 else:
-                    loss = F.cross_entropy(out.float(), targets)
+                    loss = F.cross_entropy(out.float(), labels)
             engine.backward(loss)
             engine.step()
 
@@ -126,7 +126,8 @@ def engine_steps(name: str, seconds: float) -> float:
 def page_steps(page: Any, seconds: float) -> float:
     """Return how many steps a second the page takes while it draws."""
     page.get_by_role("button", name="Start").click()
-    page.wait_for_timeout(500)
+    # In its first steps the browser compiles the script.
+    page.locator(".pg-count", has_text=re.compile(r"step \d{2}")).wait_for()
     first = page.evaluate(COUNT)
     begun = time.perf_counter()
     page.wait_for_timeout(1000 * seconds)
@@ -136,49 +137,75 @@ def page_steps(page: Any, seconds: float) -> float:
     return float((last - first) / (end - begun))
 
 
+def print_steps(browser: Any, file: Path, script: str, problem: str, seconds: float) -> None:
+    """Print the steps a second of a problem: in the page, without drawing, in a worker, by Engine.
+
+    Args:
+        browser: Chromium.
+        file: The playground as one file.
+        script: The joined modules that train.
+        problem: A key of NETWORKS.
+        seconds: The time of each measurement.
+    """
+    with page_in(browser) as blank:
+        arguments = [script, problem, seconds]
+        undrawn = blank.evaluate(IN_PAGE.replace("LOOP", LOOP), arguments)
+        worker = blank.evaluate(IN_WORKER.replace("LOOP", LOOP.replace("`", "")), arguments)
+    with page_in(browser, f"file://{file}#scene={problem}&recipe=FP16+static") as page:
+        drawn = page_steps(page, seconds)
+    engine = engine_steps(problem, seconds)
+    print(
+        f"{problem:10} page {drawn:5.0f} steps/s   without drawing {undrawn:5.0f}   "
+        f"worker {worker:5.0f} ({worker / drawn:.2f} times the page)   "
+        f"Engine {engine:5.0f} (page: {drawn / engine:.2f} times)",
+        flush=True,
+    )
+
+
+def print_waits(browser: Any, file: Path) -> None:
+    """Print the time from a key on the handle of the scale to the end of the next frame."""
+    with page_in(browser, f"file://{file}#scene=digits") as page:
+        page.get_by_role("button", name="Start").click()
+        waits = page.evaluate(KEYS, 40)
+    print(
+        f"key to the end of the next frame: median {statistics.median(waits):.0f} ms, "
+        f"largest {max(waits):.0f} ms"
+    )
+
+
+def print_first_frames(browser: Any, file: Path) -> None:
+    """Print the time from the opening of the file to its first frame."""
+    firsts = []
+    for _ in range(5):
+        with page_in(browser, f"file://{file}") as page:
+            firsts.append(page.evaluate(FIRST))
+    print(
+        f"file opened to first frame: median {statistics.median(firsts):.0f} ms, "
+        f"largest {max(firsts):.0f} ms"
+    )
+
+
+@contextmanager
+def page_in(browser: Any, address: str = "about:blank") -> Iterator[Any]:
+    """Open a page, and close it at the end of the block."""
+    page = browser.new_page(viewport={"width": 1280, "height": 720})
+    try:
+        page.goto(address)
+        yield page
+    finally:
+        page.close()
+
+
 def main() -> None:
     chosen = options(__doc__ or "", seconds=3.0)
     script = joined(in_order(["playground/trainer.js", "playground/problems.js"]))
-    with chromium.running() as running, tempfile.TemporaryDirectory() as folder:
-        browser: Any = running
+    with chromium.running() as browser, tempfile.TemporaryDirectory() as folder:
         file = write_playground(Path(folder) / "playground.html")
         print(f"{file.stat().st_size / 1000:.0f} kB, Chromium {browser.version}")
-        for problem in SCENES:
-            blank = browser.new_page()
-            asked = [script, problem, chosen.seconds]
-            still = blank.evaluate(IN_PAGE.replace("LOOP", LOOP), asked)
-            worker = blank.evaluate(IN_WORKER.replace("LOOP", LOOP.replace("`", "")), asked)
-            blank.close()
-            page = browser.new_page(viewport={"width": 1280, "height": 720})
-            page.goto(f"file://{file}#scene={problem}&recipe=FP16+static")
-            drawn = page_steps(page, chosen.seconds)
-            page.close()
-            engine = engine_steps(problem, chosen.seconds)
-            print(
-                f"{problem:10} page {drawn:5.0f} steps/s   without drawing {still:5.0f}   "
-                f"worker {worker:5.0f} ({worker / drawn:.2f} times the page)   "
-                f"Engine {engine:5.0f} (page: {drawn / engine:.2f} times)",
-                flush=True,
-            )
-        page = browser.new_page(viewport={"width": 1280, "height": 720})
-        page.goto(f"file://{file}#scene=digits")
-        page.get_by_role("button", name="Start").click()
-        waits = page.evaluate(KEYS, 40)
-        print(
-            f"key to the end of the next frame: median {statistics.median(waits):.0f} ms, "
-            f"largest {max(waits):.0f} ms"
-        )
-        page.close()
-        firsts = []
-        for _ in range(5):
-            page = browser.new_page(viewport={"width": 1280, "height": 720})
-            page.goto(f"file://{file}")
-            firsts.append(page.evaluate(FIRST))
-            page.close()
-        print(
-            f"file opened to first frame: median {statistics.median(firsts):.0f} ms, "
-            f"largest {max(firsts):.0f} ms: {json.dumps([round(one) for one in firsts])}"
-        )
+        for problem in NETWORKS:
+            print_steps(browser, file, script, problem, chosen.seconds)
+        print_waits(browser, file)
+        print_first_frames(browser, file)
 
 
 if __name__ == "__main__":
