@@ -67,11 +67,12 @@ REFUSED: dict[str, list[tuple[str, object, str | None]]] = {
             ("text", wrong, None)
             for wrong in ("0,1", "abc", "", "1/0", "0x10000", "1e99999", "--1")
         ),
-        *(("code", wrong, "expected 0 to 0xffff") for wrong in (-1, 0x10000)),
+        *(("code", wrong, "expected 0 to 0xffff") for wrong in (-1, 0x10000, True)),
     ],
     "block_scales": [
         ("format", "MXFP6", "format: expected one of 'MXFP8', 'MXFP4', 'NVFP4', got 'MXFP6'"),
         ("draw", 20, "draw: expected 0 to 19, got 20"),
+        ("draw", True, "draw: expected 0 to 19, got True"),
         ("selected", 32, "selected: expected 0 to 31, got 32"),
         *(
             ("values", wrong, "values: expected 32 numbers of at most 65504")
@@ -151,7 +152,7 @@ REFUSED: dict[str, list[tuple[str, object, str | None]]] = {
         ("highlight", "FP17", "got 'FP17'"),
     ],
     "underflow": [
-        *(("log2_scale", wrong, f"expected 0 to 30, got {wrong}") for wrong in (-1, 31, 100)),
+        *(("log2_scale", wrong, f"expected 0 to 30, got {wrong}") for wrong in (-1, 31, 100, True)),
         ("layer", "cnov", "got 'cnov'"),
     ],
     "zoom": [
@@ -159,8 +160,9 @@ REFUSED: dict[str, list[tuple[str, object, str | None]]] = {
         ("layer", "tail", None),
         ("row", 24, None),
         ("column", -1, None),
-        ("zoom", 4, None),
-        ("log2_scale", 31, None),
+        ("zoom", 4, "zoom: expected 0 to 3, got 4"),
+        ("log2_scale", 31, "log2_scale: expected 0 to 30, got 31"),
+        ("log2_scale", True, "log2_scale: expected 0 to 30, got True"),
     ],
 }
 

@@ -161,7 +161,9 @@ def limited(*names: str) -> Callable[[Choices], Any]:
             name = proposal["trait"].name
             value = proposal["value"]
             known = choices(widget)[name]
-            if value in known:
+            # True equals 1, but is not one of several numbers.
+            is_same_kind = not isinstance(value, bool) or any(choice is value for choice in known)
+            if value in known and is_same_kind:
                 return value
             if isinstance(known, range):
                 raise traitlets.TraitError(

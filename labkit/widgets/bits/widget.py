@@ -131,10 +131,11 @@ class BitExplorer(LabWidget, folder="bits"):
     @traitlets.validate("code")
     def _valid_code(self, proposal: dict[str, Any]) -> int:
         code: int = proposal["value"]
-        if not 0 <= code < self.format.codes:
+        if isinstance(code, bool) or not 0 <= code < self.format.codes:
+            written = str(code) if isinstance(code, bool) else f"{code:#x}"
             raise traitlets.TraitError(
                 f"code: expected 0 to {self.format.codes - 1:#x} in {self.format.name}, "
-                f"got {code:#x}"
+                f"got {written}"
             )
         return code
 

@@ -52,12 +52,12 @@ class GradientZoom(LabWidget, folder="zoom"):
     True
     """
 
-    zoom = traitlets.Int(0, min=0, max=len(DISTANCES) - 1).tag(sync=True)
+    zoom = traitlets.Int(0).tag(sync=True)
     frame = traitlets.Int(0).tag(sync=True)
     layer = traitlets.Unicode().tag(sync=True)
     row = traitlets.Int(0).tag(sync=True)
     column = traitlets.Int(0).tag(sync=True)
-    log2_scale = traitlets.Int(0, min=0, max=LOG2_SCALES[-1]).tag(sync=True)
+    log2_scale = traitlets.Int(0).tag(sync=True)
     sentence = traitlets.Unicode().tag(sync=True)
     _film: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
     # The float32 cells of all tables, in the order of frames, layers, rows and columns.
@@ -118,9 +118,14 @@ class GradientZoom(LabWidget, folder="zoom"):
         """The FP32 value of the gradient in the chosen cell."""
         return float(self._tables[self.frame][self.layer][self.row, self.column])
 
-    @limited("frame", "layer")
+    @limited("zoom", "frame", "layer", "log2_scale")
     def _choices(self) -> dict[str, Collection[Any]]:
-        return {"frame": range(len(self.snapshots)), "layer": self._shapes}
+        return {
+            "zoom": range(len(DISTANCES)),
+            "frame": range(len(self.snapshots)),
+            "layer": self._shapes,
+            "log2_scale": LOG2_SCALES,
+        }
 
     @limited("row", "column")
     def _cells_of_table(self) -> dict[str, Collection[Any]]:
