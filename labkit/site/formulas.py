@@ -44,9 +44,9 @@ def typeset(markdown: str) -> str:
 
 
 def _replace(found: re.Match[str]) -> str:
-    if found["inline"]:
+    if found["inline"] and found["inline"].strip():
         return _formula(found["inline"])
-    if found["block"]:
+    if found["block"] and found["block"].strip():
         lines = " ".join(found["block"].split())
         return f'<span style="display:block;text-align:center">{_formula(lines)}</span>'
     return found[0]
@@ -57,13 +57,18 @@ def _formula(latex: str) -> str:
     if cases is None:
         return picture(latex)
     # matplotlib has no environments: each line of the cases is pictures beside a vertical rule
-    rows = ["&emsp;".join(map(picture, row.split("&"))) for row in cases[1].split(r"\\")]
+    rows = ["&emsp;".join(map(_picture_or_nothing, row.split("&"))) for row in cases[1].split(r"\\")]
     style = (
         "border-left:1px solid;display:inline-block;padding-left:.5em;text-align:left;"
         "vertical-align:middle"
     )
-    before = picture(latex[: cases.start()])
-    return f'{before}<span style="{style}">{"<br>".join(rows)}</span>'
+    before = _picture_or_nothing(latex[: cases.start()])
+    after = _picture_or_nothing(latex[cases.end() :])
+    return f'{before}<span style="{style}">{"<br>".join(rows)}</span>{after}'
+
+
+def _picture_or_nothing(latex: str) -> str:
+    return picture(latex) if latex.strip() else ""
 
 
 def picture(latex: str) -> str:

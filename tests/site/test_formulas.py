@@ -27,8 +27,8 @@ def test_the_picture_of_a_formula_has_its_text():
 
 @pytest.mark.parametrize(
     "text",
-    ["`$x$`", "```\n$x$\n```", "it costs $5 or $6", r"\$x\$"],
-    ids=["code", "block of code", "prices", "escaped"],
+    ["`$x$`", "```\n$x$\n```", "it costs $5 or $6", r"\$x\$", "$ $", "$$ $$"],
+    ids=["code", "block of code", "prices", "escaped", "a blank", "a block of a blank"],
 )
 def test_text_with_dollars_that_is_no_formula_is_unchanged(text):
     assert typeset(text) == text
@@ -39,6 +39,19 @@ def test_cases_of_a_formula_are_pictures_in_two_lines():
     cases = typeset("$$s = \\begin{cases} 1 & x < 0 \\\\ 2 & \\text{else} \\end{cases}$$")
     assert cases.count("<img") == 5
     assert cases.count("<br>") == 1
+
+
+@pytest.mark.parametrize(
+    ("formula", "pictures"),
+    [
+        (r"\begin{cases} 1 & x \end{cases}", 2),
+        (r"\begin{cases} 1 & x \end{cases} + 1", 3),
+        (r"\begin{cases} 1 & \\ 2 & x \end{cases}", 3),
+    ],
+    ids=["nothing before", "a term after", "an empty place"],
+)
+def test_each_part_of_cases_is_a_picture(formula, pictures):
+    assert typeset(f"$${formula}$$").count("<img") == pictures
 
 
 def test_a_formula_that_cannot_be_typeset_is_named():
