@@ -228,9 +228,15 @@ def installed_version(name: str) -> str | None:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version: 2.13.0+cpu -> (2, 13, 0)."""
+    """Return the leading numbers of a version without zeros at the end: 2.13.0+cpu -> (2, 13)."""
     match = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(part) for part in match[0].split(".")) if match else ()
+    if match is None:
+        return ()
+    numbers = [int(part) for part in match[0].split(".")]
+    # 2.10 and 2.10.0 are one version
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
 
 
 def device() -> Finding:

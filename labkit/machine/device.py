@@ -253,8 +253,8 @@ def usable_gpus() -> list[tuple[int, str]]:
 def has_programs(capability: tuple[int, int], built: Sequence[str]) -> bool:
     """Return whether a torch built for some targets runs on a GPU of this compute capability.
 
-    A program "sm_XY" runs on every GPU of generation X that is not older; "compute_XY" is
-    translated for all later GPUs.
+    A program "sm_XY" runs on every GPU of generation X that is not older, and "sm_XYa" on XY alone;
+    "compute_XY" is translated for all later GPUs.
 
     Args:
         capability: compute capability of the GPU.
@@ -268,15 +268,17 @@ def has_programs(capability: tuple[int, int], built: Sequence[str]) -> bool:
     """
     generation, version = capability
     for name in built:
-        # "sm_90a": letters after the digits name a variant
-        match = re.fullmatch(r"(sm|compute)_(\d+)\w*", name)
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)(a?)\w*", name)
         if match is None:
             continue
-        kind = match[1]
-        number = int(match[2])
-        if kind == "sm" and number // 10 == generation and number % 10 <= version:
-            return True
-        if kind == "compute" and (number // 10, number % 10) <= (generation, version):
+        target = int(match[2]), int(match[3])
+        if match[4]:
+            runs = target == capability
+        elif match[1] == "sm":
+            runs = target[0] == generation and target[1] <= version
+        else:
+            runs = target <= capability
+        if runs:
             return True
     return not built
 

@@ -80,11 +80,11 @@ def front_end(
     missing = []
     for extension, package in EXTENSIONS.items():
         files = [folder / extension / "package.json" for folder in places]
-        existing = [file for file in files if file.is_file()]
-        if existing:
-            # JupyterLab takes the nearest one
-            description = json.loads(existing[0].read_text(encoding="utf-8"))
-            versions.append(f"{extension} {description['version']}")
+        # JupyterLab takes the nearest one
+        nearest = next((file for file in files if file.is_file()), None)
+        version = _version_in(nearest) if nearest is not None else None
+        if version is not None:
+            versions.append(f"{extension} {version}")
         else:
             missing.append(package)
     if not missing:
@@ -98,6 +98,14 @@ def front_end(
     return Finding(
         "widgets", Status.BAD, lacks, f"`{pip} {' '.join(missing)}`, then restart JupyterLab"
     )
+
+
+def _version_in(file: Path) -> str | None:
+    """Return the version in an extension's package.json; None if the file is damaged."""
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8"))["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def silent(seconds: float, hosted: str | None = None) -> Finding:

@@ -57,7 +57,9 @@ def _formula(latex: str) -> str:
     if cases is None:
         return picture(latex)
     # matplotlib has no environments: each line of the cases is pictures beside a vertical rule
-    rows = ["&emsp;".join(map(_picture_or_nothing, row.split("&"))) for row in cases[1].split(r"\\")]
+    rows = [
+        "&emsp;".join(map(_picture_or_nothing, row.split("&"))) for row in cases[1].split(r"\\")
+    ]
     style = (
         "border-left:1px solid;display:inline-block;padding-left:.5em;text-align:left;"
         "vertical-align:middle"

@@ -205,6 +205,14 @@ def test_a_missing_front_end_is_named(tmp_path):
     assert "anywidget" not in finding.remedy
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}"])
+def test_a_damaged_front_end_counts_as_missing(tmp_path, text):
+    for name in front_end.EXTENSIONS:
+        extension(tmp_path, name, "1.0")
+    (tmp_path / "anywidget" / "package.json").write_text(text)
+    hold(front_end.front_end([tmp_path]), Status.BAD, "no front end for anywidget")
+
+
 def test_front_ends_may_be_in_several_folders(tmp_path):
     extension(tmp_path / "environment", "anywidget", "0.11.0")
     extension(tmp_path / "user", "@jupyter-widgets/jupyterlab-manager", "5.0.16")
@@ -491,6 +499,11 @@ def test_an_extra_is_not_required(required):
     assert "jupyterlab" not in required
 
 
+def test_a_zero_at_the_end_makes_no_newer_version() -> None:
+    findings = check.packages({"numpy": "2.10.0"}, {"fp16-lab": "1", "numpy": "2.10"}.get)
+    assert [finding.status for finding in findings] == [Status.OK, Status.OK]
+
+
 @pytest.mark.parametrize(
     ("version", "status"), [("7.5.1", "bad"), ("7.7.1", "ok"), ("8.1.9", "ok")]
 )
@@ -674,10 +687,12 @@ def test_cuda_without_a_gpu_is_refused(monkeypatch):
         # The driver translates "compute_90" for cards that came later.
         ((12, 0), ["sm_90", "compute_90"], True),
         ((10, 0), ["sm_100a"], True),
+        # The letter a: this card only.
+        ((10, 3), ["sm_100a"], False),
         # Torch does not say what it was built for.
         ((9, 0), [], True),
     ],
-    ids=["older", "newer", "V100", "translated", "suffix", "unknown"],
+    ids=["older", "newer", "V100", "translated", "suffix", "another card", "unknown"],
 )
 def test_a_gpu_runs_programs_by_nvidias_rules(capability, programs, runs):
     assert has_programs(capability, programs) == runs
