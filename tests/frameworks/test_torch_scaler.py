@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import itertools
 import math
 import pickle
 import random
@@ -36,18 +35,22 @@ def signature(function):
 def test_scaler_has_the_interface_of_torchs():
     """Public methods and those with an underscore, which libraries call and override."""
     methods = [name for name, member in vars(TORCHS).items() if inspect.isfunction(member)]
-    theirs, ours = (
-        {name: signature(getattr(c, name)) for name in methods} for c in (TORCHS, GradScaler)
-    )
-    assert ours == theirs
-    theirs = TORCHS("cpu")
-    ours = GradScaler("cpu")
-    assert {name: vars(ours)[name] for name in vars(theirs)} == vars(theirs)
-    for scaler in (theirs, ours):
-        scaler.scale(torch.ones(1))
-    for name in ("_scale", "_growth_tracker"):
-        assert getattr(ours, name).dtype == getattr(theirs, name).dtype
-        assert getattr(ours, name).shape == getattr(theirs, name).shape
+    for name in methods:
+        assert signature(getattr(GradScaler, name)) == signature(getattr(TORCHS, name)), name
+
+
+def test_a_new_scaler_has_the_attributes_of_torchs():
+    torchs = vars(TORCHS("cpu"))
+    ours = vars(GradScaler("cpu"))
+    assert {name: ours[name] for name in torchs} == torchs
+
+
+@pytest.mark.parametrize("name", ["_scale", "_growth_tracker"])
+def test_the_tensors_of_a_scaler_are_like_torchs(name):
+    torchs = getattr(ready(TORCHS), name)
+    ours = getattr(ready(), name)
+    assert ours.dtype == torchs.dtype
+    assert ours.shape == torchs.shape
 
 
 def test_isinstance_checks_of_libraries_hold():
@@ -124,25 +127,25 @@ def test_misuses_are_refused_by_torchs_message_and_more():
     assert_refused_in_torchs_words(acts, TORCHS, GradScaler)
 
 
-def test_a_model_is_no_optimizer():
-    for call in ("step", "unscale_"):
-        scaler = GradScaler("cpu")
-        model = nn.Linear(1, 1)
-        scaler.scale(model(torch.ones(1, 1)).sum()).backward()
-        with pytest.raises(
-            AttributeError, match="Linear has no param_groups: step and unscale_ take the optimizer"
-        ):
-            getattr(scaler, call)(model)
+@pytest.mark.parametrize("method", ["step", "unscale_"])
+def test_a_model_in_place_of_an_optimizer_is_refused(method):
+    scaler = GradScaler("cpu")
+    model = nn.Linear(1, 1)
+    scaler.scale(model(torch.ones(1, 1)).sum()).backward()
+    with pytest.raises(
+        AttributeError, match="Linear has no param_groups: step and unscale_ take the optimizer"
+    ):
+        getattr(scaler, method)(model)
 
 
-def test_scaler_without_cuda_warns_and_is_disabled(monkeypatch):
+@pytest.mark.parametrize("make", [TORCHS, GradScaler], ids=["torchs", "ours"])
+def test_scaler_without_cuda_warns_and_is_disabled(make, monkeypatch):
     monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: True)
-    for make in (TORCHS, GradScaler):
-        with pytest.warns(
-            UserWarning, match="GradScaler is enabled, but CUDA is not available.  Disabling."
-        ) as seen:
-            assert not make().is_enabled()
-        assert seen[0].filename == __file__, "the warning points at the line that made the scaler"
+    with pytest.warns(
+        UserWarning, match="GradScaler is enabled, but CUDA is not available.  Disabling."
+    ) as seen:
+        assert not make().is_enabled()
+    assert seen[0].filename == __file__, "the warning points at the line that made the scaler"
 
 
 def test_disabled_scaler_changes_nothing(make_scaler):
@@ -178,32 +181,47 @@ def test_step_passes_arguments_and_result_through(make_scaler):
     assert make_scaler(enabled=False).step(Returning([weight]), 1, two=2) == ((1,), {"two": 2})
 
 
-def test_scaled_outputs_keep_type_and_dtype(make_scaler):
+def test_scaled_outputs_keep_their_containers(make_scaler):
     """Repeats test_grad_scaling_scale of test_cuda.py on one device.
 
     Every tensor in nested lists and tuples is scaled.
     """
     scaler = make_scaler(init_scale=2.0)
     four = torch.full((1,), 4.0)
-    lazily = scaler.scale(torch.ones(()) for _ in range(2))
-    # A generator is scaled when its items are drawn.
-    assert scaler._scale is None
-    assert [t.item() for t in lazily] == [2.0, 2.0]
     losses = type("Losses", (list,), {})([four])
     one, [pair], [last, (inner,)] = scaled = scaler.scale((four, losses, [four, (four,)]))
     assert [type(part) for part in (scaled, *scaled[1:])] == [tuple, type(losses), list]
     assert [t.item() for t in (one, pair, last, inner)] == [8.0] * 4
-    wide, double = torch.float32, torch.float64
-    for dtype, of_scalar in ((torch.float16, wide), (torch.bfloat16, wide), (double, double)):
-        assert make_scaler().scale(torch.ones(1, dtype=dtype)).dtype == dtype
-        assert make_scaler().scale(torch.ones((), dtype=dtype)).dtype == of_scalar
+
+
+def test_a_generator_is_scaled_when_its_items_are_drawn(make_scaler):
+    scaler = make_scaler(init_scale=2.0)
+    scaled = scaler.scale(torch.ones(()) for _ in range(2))
+    assert scaler._scale is None
+    assert [tensor.item() for tensor in scaled] == [2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "dtype_of_scalar"),
+    [
+        (torch.float16, torch.float32),
+        (torch.bfloat16, torch.float32),
+        (torch.float64, torch.float64),
+    ],
+)
+def test_a_scaled_scalar_in_16_bits_is_fp32(make_scaler, dtype, dtype_of_scalar):
+    assert make_scaler().scale(torch.ones(1, dtype=dtype)).dtype == dtype
+    assert make_scaler().scale(torch.ones((), dtype=dtype)).dtype == dtype_of_scalar
 
 
 def test_stages_of_an_optimizer_are_torchs(make_scaler):
     scaler = make_scaler()
     weight, optimizer = weight_and_optimizer()
     scaler.scale(weight.sum())
-    stage = lambda: scaler._per_optimizer_states[id(optimizer)]["stage"]  # noqa: E731
+
+    def stage():
+        return scaler._per_optimizer_states[id(optimizer)]["stage"]
+
     assert stage() is OptState.READY
     scaler.unscale_(optimizer)
     assert stage() is OptState.UNSCALED
@@ -216,102 +234,150 @@ def test_stages_of_an_optimizer_are_torchs(make_scaler):
     assert stage() is OptState.READY
 
 
-def test_a_new_scale_is_copied_and_keeps_the_tracker(make_scaler):
-    for new_scale in (8.0, torch.tensor(8.0), torch.tensor(8.0).double()):
-        scaler = make_scaler()
-        weight, optimizer = weight_and_optimizer()
-        scaler.scale(weight.sum())
-        scaler.step(optimizer)
-        scaler.update()
-        scaler.update(new_scale)
-        if isinstance(new_scale, torch.Tensor):
-            new_scale.fill_(3.0)
-        assert scaler.get_scale() == 8.0
-        assert scaler._get_growth_tracker() == 1
-
-
-def test_numbers_written_into_its_tensors_take_effect(make_scaler):
-    """Our scaler caches the numbers in its tensors, so that the host does not wait for the device.
-
-    A number that somebody else writes into them must be read all the same.
-    """
-    scaler = make_scaler(growth_interval=5)
-    weight, optimizer = weight_and_optimizer()
-    for scale, tracker in ((4.0, 3), (32.0, 0), (2.0, 4)):
-        scaler.scale(weight.sum())
-        scaler._scale.fill_(scale)
-        scaler._growth_tracker.fill_(tracker)
-        assert scaler.get_scale() == scale
-        assert scaler._get_growth_tracker() == tracker
-        weight.grad = torch.full((1,), 1.0)
-        scaler.unscale_(optimizer)
-        assert weight.grad.item() == 1 / scale
-        scaler._found_inf_per_device(optimizer)[torch.device("cpu")].fill_(float(scale == 32.0))
-        scaler.step(optimizer)
-        scaler.update()
-        after = {4.0: (4.0, 4), 32.0: (16.0, 0), 2.0: (4.0, 0)}[scale]
-        assert (scaler.get_scale(), scaler._get_growth_tracker()) == after
-    scaler.step(optimizer)
-    # An inf that another process found is written after the step.
-    scaler._found_inf_per_device(optimizer)[torch.device("cpu")].fill_(1.0)
-    scaler.update()
-    assert scaler.get_scale() == 2.0
-
-
-def test_a_pickled_or_copied_scaler_continues(make_scaler):
-    scaler = make_scaler(init_scale=8.0, growth_interval=3)
+def scaler_after_a_step(make_scaler):
+    """Return a scaler whose growth tracker is 1."""
+    scaler = make_scaler()
     weight, optimizer = weight_and_optimizer()
     scaler.scale(weight.sum())
     scaler.step(optimizer)
     scaler.update()
-    for again in (pickle.loads(pickle.dumps(scaler)), copy.deepcopy(scaler)):
-        assert again.state_dict() == scaler.state_dict()
-        # The next loss makes the tensors.
-        assert again._scale is None
-        again.scale(weight.sum())
-        assert again._scale.item() == 8.0
-        assert again._growth_tracker.item() == 1
+    return scaler
 
 
-def test_grad_scale_set_on_a_fused_optimizer_takes_effect(make_scaler):
-    for optimizer_class, fused in itertools.product(
-        (torch.optim.SGD, torch.optim.Adam), (False, True)
-    ):
-        weight = nn.Parameter(torch.ones(1))
-        optimizer = optimizer_class([weight], lr=1.0, fused=fused)
-        scaler = make_scaler(init_scale=4.0)
-        scaler.scale(weight.sum()).backward()
-        if fused:
-            optimizer.grad_scale = torch.tensor(2.0)
-        scaler.step(optimizer)
-        # A fused optimizer divides by the scale of 4, and by its own factor of 2.
-        assert weight.grad.item() == (0.5 if fused else 1.0)
-        assert not hasattr(optimizer, "grad_scale")
+@pytest.mark.parametrize("new_scale", [8.0, torch.tensor(8.0), torch.tensor(8.0).double()])
+def test_a_new_scale_keeps_the_tracker(make_scaler, new_scale):
+    scaler = scaler_after_a_step(make_scaler)
+    scaler.update(new_scale)
+    assert scaler.get_scale() == 8.0
+    assert scaler._get_growth_tracker() == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_new_scale_is_copied(make_scaler, dtype):
+    scaler = scaler_after_a_step(make_scaler)
+    new_scale = torch.tensor(8.0, dtype=dtype)
+    scaler.update(new_scale)
+    new_scale.fill_(3.0)
+    assert scaler.get_scale() == 8.0
+
+
+def set_found_inf(scaler, optimizer, value):
+    """Write into the scaler's tensor, as a library does with an inf of another process."""
+    scaler._found_inf_per_device(optimizer)[torch.device("cpu")].fill_(value)
+
+
+# Our scaler caches the numbers in its tensors, so that the host does not wait for the device. A
+# number that somebody else writes into them must be read all the same.
+
+
+@pytest.mark.parametrize(
+    ("scale", "tracker", "found_inf", "scale_after", "tracker_after"),
+    [
+        pytest.param(4.0, 3, 0.0, 4.0, 4, id="kept"),
+        pytest.param(2.0, 4, 0.0, 4.0, 0, id="grown"),
+        pytest.param(32.0, 0, 1.0, 16.0, 0, id="lowered"),
+    ],
+)
+def test_numbers_written_into_its_tensors_take_effect(
+    make_scaler, scale, tracker, found_inf, scale_after, tracker_after
+):
+    scaler = make_scaler(growth_interval=5)
+    weight, optimizer = weight_and_optimizer()
+    scaler.scale(weight.sum())
+    assert scaler.get_scale() == 2.0**16
+    scaler._scale.fill_(scale)
+    scaler._growth_tracker.fill_(tracker)
+    assert scaler.get_scale() == scale
+    assert scaler._get_growth_tracker() == tracker
+    scaler.unscale_(optimizer)
+    assert weight.grad.item() == 1 / scale
+    set_found_inf(scaler, optimizer, found_inf)
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == scale_after
+    assert scaler._get_growth_tracker() == tracker_after
+
+
+def test_an_inf_that_is_written_after_the_step_lowers_the_scale(make_scaler):
+    scaler = make_scaler(init_scale=4.0)
+    weight, optimizer = weight_and_optimizer()
+    scaler.scale(weight.sum())
+    scaler.step(optimizer)
+    set_found_inf(scaler, optimizer, 1.0)
+    scaler.update()
+    assert scaler.get_scale() == 2.0
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [lambda scaler: pickle.loads(pickle.dumps(scaler)), copy.deepcopy],
+    ids=["pickle", "copy"],
+)
+def test_a_copy_of_a_scaler_continues(make_scaler, copied):
+    scaler = scaler_after_a_step(partial(make_scaler, init_scale=8.0, growth_interval=3))
+    again = copied(scaler)
+    assert again.state_dict() == scaler.state_dict()
+    # The next loss makes the tensors.
+    assert again._scale is None
+    again.scale(torch.ones(1))
+    assert again._scale.item() == 8.0
+    assert again._growth_tracker.item() == 1
+
+
+@pytest.mark.parametrize("optimizer_class", [torch.optim.SGD, torch.optim.Adam])
+def test_grad_scale_set_on_a_fused_optimizer_takes_effect(make_scaler, optimizer_class):
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = optimizer_class([weight], lr=1.0, fused=True)
+    scaler = make_scaler(init_scale=4.0)
+    scaler.scale(weight.sum()).backward()
+    optimizer.grad_scale = torch.tensor(2.0)
+    scaler.step(optimizer)
+    # It divides by the scale of 4, and by its own factor of 2.
+    assert weight.grad.item() == 0.5
+    assert not hasattr(optimizer, "grad_scale")
 
 
 # States: either scaler loads the state of the other.
 
 
-def test_each_scaler_loads_the_state_of_the_other():
+@pytest.fixture
+def torchs_state():
+    """Return the state of torch's scaler with no setting of the default."""
     source = ready(
         TORCHS, init_scale=24.0, growth_factor=3.0, backoff_factor=0.25, growth_interval=9
     )
     source._growth_tracker.fill_(5)
-    for target in (GradScaler("cpu"), ready()):
-        target.load_state_dict(source.state_dict())
-        assert target.state_dict() == source.state_dict()
-        back = ready(TORCHS)
-        back.load_state_dict(target.state_dict())
-        assert back.state_dict() == source.state_dict()
-    state, config = from_state_dict(source.state_dict())
+    return source.state_dict()
+
+
+@pytest.mark.parametrize("has_scaled", [False, True])
+def test_each_scaler_loads_the_state_of_the_other(torchs_state, has_scaled):
+    ours = ready() if has_scaled else GradScaler("cpu")
+    ours.load_state_dict(torchs_state)
+    assert ours.state_dict() == torchs_state
+    torchs = ready(TORCHS)
+    torchs.load_state_dict(ours.state_dict())
+    assert torchs.state_dict() == torchs_state
+
+
+def test_a_state_of_torch_becomes_one_of_the_engine(torchs_state):
+    state, config = from_state_dict(torchs_state)
     assert state == ScalerState(24.0, 5)
     assert config == ScalerConfig(24.0, 3.0, 0.25, 9)
-    assert state_dict(state, config) == source.state_dict()
-    assert from_state_dict(TORCHS("cpu").state_dict())[1] == ScalerConfig(), (
-        "our defaults are torch's"
-    )
+    assert state_dict(state, config) == torchs_state
+
+
+def test_our_defaults_are_torchs():
+    _, config = from_state_dict(TORCHS("cpu").state_dict())
+    assert config == ScalerConfig()
+
+
+def test_a_static_scale_has_no_state_of_torch():
     with pytest.raises(ValueError, match="always dynamic"):
         state_dict(ScalerState(8.0), static(8))
+
+
+def test_the_state_of_a_disabled_scaler_is_refused():
     with pytest.raises(ValueError, match="got one without"):
         from_state_dict(TORCHS("cpu", enabled=False).state_dict())
 
@@ -451,19 +517,19 @@ def test_random_steps_are_torchs_bit_for_bit(fused, lowest, steps):
 # above cover (two optimizers of which one overflows, clipping, fused steps) are left out.
 
 
-def test_inf_after_unscaling_reaches_the_weights(make_scaler):
+@pytest.mark.parametrize("knobs", [{"foreach": False}, {"foreach": True}, {"fused": True}])
+def test_inf_after_unscaling_reaches_the_weights(make_scaler, knobs):
     """Repeats test_params_invalidated_with_grads_invalidated_between_unscale_and_step.
 
     Only unscale_ checks the gradients, and it does so once.
     """
-    for knobs in ({"foreach": False}, {"foreach": True}, {"fused": True}):
-        scaler = make_scaler()
-        weight, optimizer = weight_and_optimizer(**knobs)
-        scaler.scale(weight.sum())
-        scaler.unscale_(optimizer)
-        weight.grad.fill_(math.nan)
-        scaler.step(optimizer)
-        assert math.isnan(weight.item()), knobs
+    scaler = make_scaler()
+    weight, optimizer = weight_and_optimizer(**knobs)
+    scaler.scale(weight.sum())
+    scaler.unscale_(optimizer)
+    weight.grad.fill_(math.nan)
+    scaler.step(optimizer)
+    assert math.isnan(weight.item())
 
 
 def unscaled(make_scaler, gradients):
@@ -486,40 +552,63 @@ def unscaled(make_scaler, gradients):
     ]
 
 
-def test_gradients_of_any_layout_are_unscaled(make_scaler):
-    """Repeats test_grad_scaling_unscale.
-
-    One optimizer has contiguous, transposed, sliced and FP16 gradients.
-    """
-    for where, bad in [(None, 0.0), *itertools.product(range(5), (math.inf, -math.inf, math.nan))]:
-        four = torch.full((20, 20), 4.0)
-        gradients = [four.clone(), four.clone().t(), four.clone()[:, :5], four.half(), four.half()]
-        if where is not None:
-            gradients[where][2, 2] = bad
-        found, left = unscaled(make_scaler, gradients)
-        assert found == {"cpu": float(where is not None)}, (where, bad)
-        assert all(one is other for one, other in zip(gradients, left, strict=True)), "in place"
-        assert where is not None or all((gradient == 1).all() for gradient in gradients)
+def gradients_of_any_layout():
+    """Return contiguous, transposed, sliced and FP16 gradients of 4."""
+    four = torch.full((20, 20), 4.0)
+    return [four.clone(), four.clone().t(), four.clone()[:, :5], four.half(), four.half()]
 
 
-def test_sparse_gradients_are_divided_and_searched(make_scaler):
+def test_gradients_of_any_layout_are_unscaled_in_place(make_scaler):
+    """Repeats test_grad_scaling_unscale."""
+    gradients = gradients_of_any_layout()
+    found, left = unscaled(make_scaler, gradients)
+    assert found == {"cpu": 0.0}
+    for gradient, same in zip(gradients, left, strict=True):
+        assert same is gradient
+        assert (gradient == 1).all()
+
+
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("place", range(len(gradients_of_any_layout())))
+def test_inf_is_found_in_gradients_of_any_layout(make_scaler, place, bad):
+    """Repeats test_grad_scaling_unscale."""
+    gradients = gradients_of_any_layout()
+    gradients[place][2, 2] = bad
+    found, _ = unscaled(make_scaler, gradients)
+    assert found == {"cpu": 1.0}
+
+
+def sparse_gradient(dtype, values):
+    """Return a gradient [2, 3] whose first and third value are in one place."""
+    places = torch.tensor([[0, 1, 0], [2, 0, 2]])
+    return torch.sparse_coo_tensor(
+        places, torch.tensor(values), (2, 3), dtype=dtype, check_invariants=True
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_sparse_gradients_are_unscaled(make_scaler, dtype):
     """Repeats test_grad_scaling_unscale_sparse."""
-    for dtype, *values, bad in (
-        (torch.float32, 16.0, 32.0, 64.0, 0.0),
-        (torch.float32, 16.0, 32.0, math.inf, 1.0),
-        (torch.float16, 16.0, 32.0, 64.0, 0.0),
-        # 64,000 twice in one place is beyond FP16
-        (torch.float16, 64000.0, 32.0, 64000.0, 1.0),
-    ):
-        places = torch.tensor([[0, 1, 0], [2, 0, 2]])
-        gradient = torch.sparse_coo_tensor(
-            places, torch.tensor(values), (2, 3), dtype=dtype, check_invariants=True
-        )
-        found, (left,) = unscaled(make_scaler, [gradient.clone()])
-        assert found == {"cpu": bad}, values
-        assert left.is_sparse, values
-        if not bad:
-            assert torch.equal(left.to_dense(), gradient.to_dense() / 4), values
+    gradient = sparse_gradient(dtype, [16.0, 32.0, 64.0])
+    found, (left,) = unscaled(make_scaler, [gradient.clone()])
+    assert found == {"cpu": 0.0}
+    assert left.is_sparse
+    assert torch.equal(left.to_dense(), gradient.to_dense() / 4)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [
+        pytest.param(torch.float32, [16.0, 32.0, math.inf], id="inf"),
+        # The sum in one place is beyond FP16.
+        pytest.param(torch.float16, [64000.0, 32.0, 64000.0], id="sum"),
+    ],
+)
+def test_inf_is_found_in_sparse_gradients(make_scaler, dtype, values):
+    """Repeats test_grad_scaling_unscale_sparse."""
+    found, (left,) = unscaled(make_scaler, [sparse_gradient(dtype, values)])
+    assert found == {"cpu": 1.0}
+    assert left.is_sparse
 
 
 class Recorder(torch.optim.Optimizer):
@@ -583,133 +672,195 @@ def step(scaler, weight, optimizer, gradient):
     scaler.update()
 
 
-def test_repeated_overflows_take_the_scale_to_zero():
-    for scaler_class, scale, weights in ((TORCHS, 0.0, -math.inf), (GradScaler, 2.0**-126, 0.75)):
-        scaler, weight, optimizer = begin(scaler_class)
-        for _ in range(166):
-            step(scaler, weight, optimizer, math.inf)
-        assert scaler.get_scale() == scale
-        assert weight.item() == 1.0
-        # every scaled gradient is small at this scale
-        weight.grad = torch.full((1,), 2.0**-128)
-        scaler.step(optimizer)
-        assert weight.item() == weights
+@pytest.mark.parametrize(
+    ("scaler_class", "scale", "weight_after"),
+    [(TORCHS, 0.0, -math.inf), (GradScaler, 2.0**-126, 0.75)],
+    ids=["torchs", "ours"],
+)
+def test_repeated_overflows_take_torchs_scale_to_zero(scaler_class, scale, weight_after):
+    scaler, weight, optimizer = begin(scaler_class)
+    for _ in range(166):
+        step(scaler, weight, optimizer, math.inf)
+    assert scaler.get_scale() == scale
+    assert weight.item() == 1.0
+    # every scaled gradient is small at this scale
+    weight.grad = torch.full((1,), 2.0**-128)
+    scaler.step(optimizer)
+    assert weight.item() == weight_after
 
 
-def test_a_growth_interval_below_the_tracker_ends_growth():
-    for scaler_class, grown in ((TORCHS, 8.0), (GradScaler, 8.0 * 2.0 ** (1 + 19 // 2))):
-        scaler, weight, optimizer = begin(scaler_class, init_scale=8.0, growth_interval=100)
-        for number in range(25):
-            if number == 5:
-                scaler.set_growth_interval(2)
-            step(scaler, weight, optimizer, 0.0)
-        assert scaler.get_scale() == grown
+# Ours grows after the step that follows the change, and then every second step.
+@pytest.mark.parametrize(
+    ("scaler_class", "grown"),
+    [(TORCHS, 8.0), (GradScaler, 8.0 * 2.0 ** (1 + 19 // 2))],
+    ids=["torchs", "ours"],
+)
+def test_a_growth_interval_below_the_tracker_ends_torchs_growth(scaler_class, grown):
+    scaler, weight, optimizer = begin(scaler_class, init_scale=8.0, growth_interval=100)
+    for number in range(25):
+        if number == 5:
+            scaler.set_growth_interval(2)
+        step(scaler, weight, optimizer, 0.0)
+    assert scaler.get_scale() == grown
 
 
-def test_a_positional_closure_steps_with_scaled_gradients():
-    def train(scaler_class, **keywords):
-        scaler, weight, optimizer = begin(scaler_class, init_scale=1024.0)
+def begin_with_closure(scaler_class):
+    """Return a scaler, a weight, its optimizer, and a closure that has computed a gradient."""
+    scaler, weight, optimizer = begin(scaler_class, init_scale=1024.0)
 
-        def closure():
-            optimizer.zero_grad()
-            scaler.scale(weight.sum()).backward()
+    def closure():
+        optimizer.zero_grad()
+        scaler.scale(weight.sum()).backward()
 
-        closure()
-        if keywords:
-            scaler.step(optimizer, closure=closure)
-        scaler.step(optimizer, closure)
-        return weight.item()
+    closure()
+    return scaler, weight, optimizer, closure
 
-    assert train(TORCHS) == 1.0 - 1024.0, "a step of 1,024 learning rates"
+
+def test_torchs_step_with_a_positional_closure_is_not_unscaled():
+    scaler, weight, optimizer, closure = begin_with_closure(TORCHS)
+    scaler.step(optimizer, closure)
+    assert weight.item() == 1.0 - 1024.0
+
+
+def test_a_positional_closure_is_refused():
+    scaler, _, optimizer, closure = begin_with_closure(GradScaler)
     with pytest.raises(
         RuntimeError, match=r"Closure use is not currently supported.*run it before"
     ):
-        train(GradScaler)
-    for scaler_class in (TORCHS, GradScaler):
-        with pytest.raises(RuntimeError, match="Closure use is not currently supported"):
-            train(scaler_class, by="keyword")
+        scaler.step(optimizer, closure)
 
 
-def test_invalid_settings_are_refused_and_change_nothing():
-    """torch accepts all of these scales, settings, states and outputs without a tensor."""
-    message = r"scale must be a number from 2\^-126 to 3.4e38"
-    for scale in (-1.0, 0.0, math.nan, math.inf, 2.0**-127):
-        scaler = ready(TORCHS, init_scale=scale)
-        ours = ready()
-        scaler.update(scale)
-        with pytest.raises(ValueError, match=f"init_{message}"):
-            GradScaler("cpu", init_scale=scale)
-        for new_scale in (scale, torch.tensor(scale)):
-            with pytest.raises(ValueError, match=message):
-                ours.update(new_scale)
-        assert ours.get_scale() == 2.0**16, "a refused scale was set"
-    for key, *values in (
-        ("growth_factor", 0.5, math.nan),
-        ("backoff_factor", 2.0, 0.0),
-        ("growth_interval", 0, -5),
-        ("scale", 0.0),
-        ("_growth_tracker", -1),
+@pytest.mark.parametrize("scaler_class", [TORCHS, GradScaler], ids=["torchs", "ours"])
+def test_a_closure_by_keyword_is_refused(scaler_class):
+    scaler, _, optimizer, closure = begin_with_closure(scaler_class)
+    with pytest.raises(RuntimeError, match="Closure use is not currently supported"):
+        scaler.step(optimizer, closure=closure)
+
+
+# torch accepts all of the following scales, settings, states and outputs.
+
+INVALID_SCALE = r"scale must be a number from 2\^-126 to 3.4e38"
+invalid_scales = pytest.mark.parametrize("scale", [-1.0, 0.0, math.nan, math.inf, 2.0**-127])
+
+
+@invalid_scales
+def test_an_invalid_first_scale_is_refused(scale):
+    ready(TORCHS, init_scale=scale)
+    with pytest.raises(ValueError, match=f"init_{INVALID_SCALE}"):
+        GradScaler("cpu", init_scale=scale)
+
+
+@pytest.mark.parametrize("kind", [float, torch.tensor], ids=["number", "tensor"])
+@invalid_scales
+def test_an_invalid_new_scale_is_refused(scale, kind):
+    ready(TORCHS).update(kind(scale))
+    scaler = ready()
+    with pytest.raises(ValueError, match=INVALID_SCALE):
+        scaler.update(kind(scale))
+    assert scaler.get_scale() == 2.0**16, "a refused scale was set"
+
+
+INVALID_SETTINGS = [
+    ("growth_factor", 0.5),
+    ("growth_factor", math.nan),
+    ("backoff_factor", 2.0),
+    ("backoff_factor", 0.0),
+    ("growth_interval", 0),
+    ("growth_interval", -5),
+]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [*INVALID_SETTINGS, ("scale", 0.0), ("_growth_tracker", -1)]
+)
+def test_an_invalid_state_changes_nothing(key, value):
+    state = {**TORCHS("cpu", growth_interval=7).state_dict(), key: value}
+    TORCHS("cpu").load_state_dict(state)
+    scaler = GradScaler("cpu")
+    with pytest.raises(ValueError, match="must be"):
+        scaler.load_state_dict(state)
+    assert scaler.state_dict() == TORCHS("cpu").state_dict()
+
+
+@pytest.mark.parametrize(("key", "value"), INVALID_SETTINGS)
+def test_an_invalid_setting_changes_nothing(key, value):
+    getattr(TORCHS("cpu"), f"set_{key}")(value)
+    scaler = GradScaler("cpu")
+    with pytest.raises(ValueError, match=f"{key} must be"):
+        getattr(scaler, f"set_{key}")(value)
+    assert scaler.state_dict() == TORCHS("cpu").state_dict()
+
+
+@pytest.mark.parametrize("outputs", [{"loss": torch.ones(1)}, "loss", b"loss"])
+def test_outputs_that_hold_no_tensor_are_refused(outputs):
+    # torch returns a map, which fails only when it is read.
+    assert isinstance(TORCHS("cpu").scale(outputs), map)
+    with pytest.raises(
+        ValueError, match=r"outputs must be a Tensor or an iterable of Tensors; got a \w+"
     ):
-        for value in values:
-            theirs = TORCHS("cpu")
-            ours = GradScaler("cpu")
-            state = {**TORCHS("cpu", growth_interval=7).state_dict(), key: value}
-            theirs.load_state_dict(state)
-            with pytest.raises(ValueError, match="must be"):
-                ours.load_state_dict(state)
-            if hasattr(ours, f"set_{key}"):
-                getattr(theirs, f"set_{key}")(value)
-                with pytest.raises(ValueError, match=f"{key} must be"):
-                    getattr(ours, f"set_{key}")(value)
-            assert ours.state_dict() == TORCHS("cpu").state_dict(), key
-    for outputs in ({"loss": torch.ones(1)}, "loss", b"loss"):
-        # torch returns a map, which fails only when it is read.
-        assert isinstance(TORCHS("cpu").scale(outputs), map)
-        with pytest.raises(
-            ValueError, match=r"outputs must be a Tensor or an iterable of Tensors; got a \w+"
-        ):
-            GradScaler("cpu").scale(outputs)
+        GradScaler("cpu").scale(outputs)
 
 
-def test_an_optimizer_without_gradients_raises():
-    for fused in (False, True):
-        theirs, weight, optimizer = begin(TORCHS, partial(torch.optim.SGD, fused=fused))
-        with pytest.raises(AssertionError, match="No inf checks were recorded"):
-            [theirs.step(optimizer), theirs.update()]
-        ours, weight, optimizer = begin(GradScaler, partial(torch.optim.SGD, fused=fused))
-        ours.step(optimizer)
-        ours.update()
-        assert weight.item() == 1.0
-        assert ours.get_scale() == 2.0**16
-        assert ours._get_growth_tracker() == 1
+fused_or_not = pytest.mark.parametrize("fused", [False, True])
 
 
-def test_scale_below_1_overflows_a_finite_gradient():
+def step_and_update(scaler, optimizer):
+    scaler.step(optimizer)
+    scaler.update()
+
+
+@fused_or_not
+def test_torch_refuses_an_optimizer_without_gradients(fused):
+    scaler, _, optimizer = begin(TORCHS, partial(torch.optim.SGD, fused=fused))
+    with pytest.raises(AssertionError, match="No inf checks were recorded"):
+        step_and_update(scaler, optimizer)
+
+
+@fused_or_not
+def test_an_optimizer_without_gradients_changes_nothing(fused):
+    scaler, weight, optimizer = begin(GradScaler, partial(torch.optim.SGD, fused=fused))
+    step_and_update(scaler, optimizer)
+    assert weight.item() == 1.0
+    assert scaler.get_scale() == 2.0**16
+    assert scaler._get_growth_tracker() == 1
+
+
+@fused_or_not
+@pytest.mark.parametrize(
+    ("scaler_class", "weight_after", "scale_after"),
+    [(TORCHS, -math.inf, 2.0**-10), (GradScaler, 1.0, 2.0**-11)],
+    ids=["torchs", "ours"],
+)
+def test_scale_below_1_overflows_a_finite_gradient(fused, scaler_class, weight_after, scale_after):
     """torch's kernel checks for inf before it divides, and 2^120 / 2^-10 overflows."""
-    for fused in (False, True):
-        for scaler_class, after in ((TORCHS, -math.inf), (GradScaler, 1.0)):
-            sgd = partial(torch.optim.SGD, fused=fused)
-            scaler, weight, optimizer = begin(scaler_class, sgd, init_scale=2.0**-10)
-            weight.grad = torch.full((1,), 2.0**120)
-            scaler.step(optimizer)
-            assert weight.item() == after
-            scaler.update()
-            assert scaler.get_scale() == (2.0**-10 if scaler_class is TORCHS else 2.0**-11)
+    sgd = partial(torch.optim.SGD, fused=fused)
+    scaler, weight, optimizer = begin(scaler_class, sgd, init_scale=2.0**-10)
+    weight.grad = torch.full((1,), 2.0**120)
+    scaler.step(optimizer)
+    assert weight.item() == weight_after
+    scaler.update()
+    assert scaler.get_scale() == scale_after
 
 
-def test_a_fused_step_that_fails_leaves_its_scale_behind():
-    class Failing(torch.optim.Optimizer):
-        _step_supports_amp_scaling = True
+class Failing(torch.optim.Optimizer):
+    """An optimizer that would unscale by itself, and whose steps fail."""
 
-        def step(self, closure=None):
-            raise ArithmeticError
+    _step_supports_amp_scaling = True
 
-    for scaler_class, left_behind in ((TORCHS, True), (GradScaler, False)):
-        scaler, weight, _ = begin(scaler_class)
-        optimizer = Failing([weight], {})
-        weight.grad = torch.ones(1)
-        with pytest.raises(ArithmeticError):
-            scaler.step(optimizer)
-        assert hasattr(optimizer, "grad_scale") is left_behind, (
-            "the next step would multiply it by the scale again"
-        )
+    def step(self, closure=None):
+        raise ArithmeticError
+
+
+@pytest.mark.parametrize(
+    ("scaler_class", "is_left_behind"),
+    [(TORCHS, True), (GradScaler, False)],
+    ids=["torchs", "ours"],
+)
+def test_a_fused_step_that_fails_leaves_torchs_scale_behind(scaler_class, is_left_behind):
+    """The next step would multiply it by the scale again."""
+    scaler, weight, _ = begin(scaler_class)
+    optimizer = Failing([weight], {})
+    weight.grad = torch.ones(1)
+    with pytest.raises(ArithmeticError):
+        scaler.step(optimizer)
+    assert hasattr(optimizer, "grad_scale") is is_left_behind
