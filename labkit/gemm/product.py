@@ -54,7 +54,7 @@ def matmul(
 
     Raises:
         RuntimeError: the operands' dtypes differ.
-        TypeError, ValueError: see `accumulate`.
+        TypeError, ValueError: an operand has no dimension, or see `accumulate`.
 
     >>> from labkit.gemm.accumulators import SEQUENTIAL_FP16
     >>> w = torch.ones(4096).half().requires_grad_()
@@ -69,13 +69,18 @@ def matmul(
         raise RuntimeError(
             f"expected operands of one dtype, as hardware multiplies; got {a.dtype} and {b.dtype}"
         )
+    if a.dim() == 0 or b.dim() == 0:
+        raise ValueError(
+            "expected operands of one dimension or more, got "
+            f"{a.dim()} and {b.dim()}; multiply by a number with *"
+        )
     left = a[None] if a.dim() == 1 else a
     right = b[:, None] if b.dim() == 1 else b
     shape = (*left.shape[:-1], right.shape[-1])
     result = dtype or a.dtype
     if right.dim() == 2:
         # one matrix on the right: the leading dimensions of the left one are further rows
-        rows = left.reshape(-1, left.shape[-1])
+        rows = left.reshape(math.prod(left.shape[:-1]), left.shape[-1])
         d = product(rows, right, accumulator, a.dtype, result).reshape(shape)
     else:
         batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])

@@ -23,6 +23,7 @@ from labkit.gemm import (
     SEQUENTIAL_FP16,
     SEQUENTIAL_FP32,
     SPECS,
+    Accumulator,
     accumulate,
     matmul,
 )
@@ -301,6 +302,33 @@ def test_unknown_functions_are_refused(unknown: Any) -> None:
         NotImplementedError, match=rf"{unknown.__name__}.*linear, matmul.*Leave the"
     ):
         run(unknown, (), {}, EXACT)
+
+
+@pytest.mark.parametrize("accumulator", ACCUMULATORS.values(), ids=list(ACCUMULATORS))
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [((2, 0), (0, 3)), ((0, 2), (2, 3)), ((2, 3), (3, 0)), ((0,), (0,)), ((4, 2, 0), (0, 3))],
+)
+def test_empty_operands_give_the_zeros_of_torch(
+    left: tuple[int, ...], right: tuple[int, ...], accumulator: Accumulator
+) -> None:
+    a = torch.ones(left, dtype=torch.float16, requires_grad=True)
+    b = torch.ones(right, dtype=torch.float16, requires_grad=True)
+    product = matmul(a, b, accumulator)
+    assert torch.equal(product, torch.matmul(a.float(), b.float()).half())
+    product.sum().backward()
+    assert a.grad.shape == a.shape
+    assert b.grad.shape == b.shape
+
+
+@pytest.mark.parametrize(("left", "right"), [((), (3,)), ((3,), ())])
+def test_an_operand_without_dimensions_is_refused(
+    left: tuple[int, ...], right: tuple[int, ...]
+) -> None:
+    a = torch.ones(left, dtype=torch.float16)
+    b = torch.ones(right, dtype=torch.float16)
+    with pytest.raises(ValueError, match="expected operands of one dimension or more"):
+        matmul(a, b, EXACT)
 
 
 def test_contradictory_arguments_are_refused() -> None:
