@@ -90,10 +90,15 @@ class _Sums:
         )
 
     def pairs(self, places: Places) -> tuple[Floats, None]:
-        return self.rows.reshape(-1, self.terms)[places].T, None
+        return self._rows_at(places).T, None
 
     def replay(self, how: Arithmetic, places: Places) -> Floats:
         return np.stack(list(orders.sums(*self.pairs(places), how)))
+
+    def _rows_at(self, places: Places) -> Floats:
+        # not -1 for the number of rows, which is unknown if a row has no terms
+        rows = math.prod(self.rows.shape[:-1])
+        return self.rows.reshape(rows, self.terms)[places]
 
     def _sum_of_magnitudes(self) -> Floats:
         with np.errstate(invalid="ignore"):
@@ -132,7 +137,7 @@ class _Means(_Sums):
             return np.concatenate([sums / count, product])
 
     def others(self, places: Places) -> dict[str, Floats]:
-        sums = self.rows.reshape(-1, self.terms)[places].sum(-1)
+        sums = self._rows_at(places).sum(-1)
         with np.errstate(all="ignore"):
             return {
                 "the sum is not divided": sums,

@@ -409,6 +409,14 @@ def long_terms() -> Tensor:
     return terms
 
 
+@pytest.mark.parametrize("shape", [(0,), (3, 0)])
+def test_a_wrong_sum_of_no_terms_is_impossible(shape: Shape) -> None:
+    operation = testing.sum_over(torch.zeros(shape), -1)
+    assert testing.compare(torch.zeros(shape[:-1]), operation).kind is VerdictKind.EQUAL
+    wrong = testing.compare(torch.ones(shape[:-1]), operation)
+    assert wrong.kind is VerdictKind.IMPOSSIBLE
+
+
 def test_a_long_sum_is_not_replayed() -> None:
     terms = long_terms()
     # The number after the exact sum, so that the verdict is not "equal".
