@@ -37,7 +37,7 @@ from labkit.classroom.marks import (
     unused,
     write_gradebook,
 )
-from labkit.commands import CommandError, use_course
+from labkit.commands import CommandError, counted, use_course
 from labkit.grading import batch
 from labkit.grading.digests import exercise_digest, lab_digest
 from labkit.grading.exercises import EXERCISES
@@ -133,7 +133,7 @@ def _write_results(
     page_addresses: dict[str, str] = {}
     if arguments.feedback:
         pages = write_feedback(arguments.feedback, marks, comments)
-        _print(f"{arguments.feedback}: {len(pages)} pages")
+        _print(f"{arguments.feedback}: {counted(len(pages), 'page')}")
         if arguments.report:
             page_addresses = addresses(marks, pages, arguments.report)
     if arguments.report:
@@ -212,21 +212,24 @@ def _grade_class(
             others = log.keep_others(args.student)
             _print_ungraded(args.student, others, submissions)
         if log.rows:
-            _print(f"rows of {len(log.rows)} notebooks are taken from an earlier grading")
+            _print(
+                f"rows of {counted(len(log.rows), 'notebook')} are taken from an earlier grading"
+            )
         try:
             rows = best_of([*_grade_attempts(args, submissions, rules, log, seed), others])
         except KeyboardInterrupt:
             rows = _rows_so_far(log, args.take)
             write(rows, args.csv, late)
             _print(
-                f"interrupted: {args.csv} has the {len(rows)} rows made so far. The same command "
-                "continues from here."
+                f"interrupted: {args.csv} has the {counted(len(rows), 'row')} made so far. The "
+                "same command continues from here."
             )
             return None
         write(rows, args.csv, late)
         log.end()
     students = {row.student for row in rows}
-    _print(f"{args.csv}: {len(students)} students, {len(rows)} rows. --seed {seed} repeats it.")
+    counts = f"{counted(len(students), 'student')}, {counted(len(rows), 'row')}"
+    _print(f"{args.csv}: {counts}. --seed {seed} repeats it.")
     return rows
 
 

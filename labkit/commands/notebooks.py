@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import labkit
-from labkit.commands import CommandError, use_course
+from labkit.commands import CommandError, counted, use_course
 from labkit.course import (
     PACKAGE,
     Lesson,
@@ -277,8 +277,8 @@ def site(arguments: Namespace) -> int:
             print(f"{file.stat().st_size / 1000:.0f} kB. Open {file} in a browser.")
         if arguments.folder is None:
             return 0
-        asked = arguments.notebooks or arguments.lessons or arguments.live
-        if arguments.serve and not asked and (arguments.folder / MARKER).is_file():
+        writes_pages = arguments.notebooks or arguments.lessons or arguments.live
+        if arguments.serve and not writes_pages and (arguments.folder / MARKER).is_file():
             return _serve(arguments.folder)
         require_site_folder(arguments.folder)
         pyodide = _pyodide(arguments) if arguments.live else None
@@ -288,10 +288,11 @@ def site(arguments: Namespace) -> int:
     except (SiteError, ValueError) as error:
         raise CommandError(str(error)) from error
     index = arguments.folder / "index.html"
-    print(f"{len(files)} files, {_megabytes(files):.1f} MB. Open {index} in a browser.")
+    print(f"{counted(len(files), 'file')}, {_megabytes(files):.1f} MB. Open {index} in a browser.")
     if live is not None:
+        exercises = counted(len(live.forms), "exercise")
         print(
-            f"{len(live.forms)} exercises are checked in pages, from a web server only: "
+            f"The pages check {exercises}, from a web server only: "
             f"`labkit site {arguments.folder} --serve` is one for this computer."
         )
     return _serve(arguments.folder) if arguments.serve else 0

@@ -170,7 +170,7 @@ class GradingLog:
             if same:
                 self.rows.setdefault(str(line["notebook"]), []).extend(same)
         return [
-            f"graded again, as the exercise changed: {exercise} ({count} rows)"
+            f"graded again, as the exercise changed: {exercise} (rows: {count})"
             for exercise, count in changed.items()
         ]
 

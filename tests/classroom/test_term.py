@@ -118,7 +118,7 @@ def test_a_term_goes_from_the_first_grading_to_the_last_table(
 
     monkeypatch.setattr(command, "exercise_digest", digest_after_a_change)
     said = grade()
-    assert "graded again, as the exercise changed: numbers.ulp (4 rows)" in said
+    assert "graded again, as the exercise changed: numbers.ulp (rows: 4)" in said
     progress = [line for line in said if line.startswith("[")]
     assert len(progress) == 4
     assert all(f"{ulp} of {ulp} in 01_numbers" in line for line in progress)

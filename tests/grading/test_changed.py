@@ -40,7 +40,7 @@ def test_a_changed_exercise_alone_is_graded_again(
         lambda id, seed: exercise_digest(id, seed) + ("changed" if id == OTHER else ""),
     )
     changed = graded(tmp_path, capsys)
-    assert "graded again, as the exercise changed: scaling.clip (1 rows)" in changed
+    assert "graded again, as the exercise changed: scaling.clip (rows: 1)" in changed
     assert "[1/1] ada: 10 of 10 in 06_loss_scaling" in changed
     assert seed_in(first) == seed_in(again) == seed_in(changed)
 
