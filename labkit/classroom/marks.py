@@ -182,12 +182,12 @@ def unused(comments: Comments, rows: Sequence[GradeRow]) -> list[str]:
     for (name, exercise), comment in comments.items():
         matched = present & by_row({(name, exercise): comment}, students).keys()
         if not matched:
-            sentences.append(f"no row for {name!r} {exercise}: your comment is unused")
+            place = f"{name!r} {exercise}".rstrip()
+            sentences.append(f"no row for {place}: your comment is unused")
         # By identity: another line may have an equal comment.
         elif all(counting[row] is not comment for row in matched):
-            sentences.append(
-                f"another line is for the row of {name!r} {exercise}: your comment is unused"
-            )
+            place = f"{name!r} {exercise}".rstrip()
+            sentences.append(f"another line is for the row of {place}: your comment is unused")
     return sentences
 
 

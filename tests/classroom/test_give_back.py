@@ -191,7 +191,7 @@ def test_line_of_a_teacher_is_read_as_excel_writes_it(rows: list[GradeRow], tmp_
     said = read_comments(put(tmp_path / "m.csv", text.encode("utf-8-sig")))
     assert said["ZOË Müller", ID] == TeacherComment(4.5, "fein")
     assert [mark.points for mark in marks_of(rows[:1], {}, 0, said)] == [4.5]
-    assert unused(said, rows) == ["no row for 'carl' : your comment is unused"]
+    assert unused(said, rows) == ["no row for 'carl': your comment is unused"]
     for line, says in (
         ("ada;scaling.advance;many;", "line 2: 'many' is not a number of points"),
         ("ada;scaling.advanced;1;", "line 2: the exercise 'scaling.advanced' does not exist"),
