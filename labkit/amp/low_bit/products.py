@@ -113,7 +113,8 @@ class ScaleMemory:
     def end_step(self) -> None:
         """Append this step's largest magnitudes to the history, if its backward pass has begun.
 
-        The scale of an operand that was zero in all steps of the history stays as it is.
+        The scale of an operand that was zero in all steps of the history stays as it is. An operand
+        that was inf or NaN counts as zero: its step was skipped, and says nothing about the next.
         """
         if not self.backward_began:
             return
@@ -124,6 +125,8 @@ class ScaleMemory:
             groups.setdefault((size.device, top, known), []).append(key)
         for (device, top, known), keys in groups.items():
             now = torch.stack([self._largest[key][0] for key in keys])[:, None]
+            # inf in a history would make the scale 0, and every product NaN until it leaves
+            now = now.nan_to_num(0.0, 0.0, 0.0)
             if known:
                 before = torch.stack([self._history[key].to(device) for key in keys])
                 now = torch.cat([before, now], 1)[:, -self.steps :]
