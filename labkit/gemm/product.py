@@ -54,6 +54,7 @@ def matmul(
 
     Raises:
         RuntimeError: the operands' dtypes differ.
+        ValueError: an operand is a scalar.
         TypeError, ValueError: see `accumulate`.
 
     >>> from labkit.gemm.accumulators import SEQUENTIAL_FP16
@@ -65,6 +66,10 @@ def matmul(
     require_kind(a, Tensor, "a")
     require_kind(b, Tensor, "b")
     accumulator = as_accumulator(accumulator)
+    if a.dim() == 0 or b.dim() == 0:
+        raise ValueError(
+            f"expected vectors or matrices, got shapes {tuple(a.shape)} and {tuple(b.shape)}"
+        )
     if a.dtype != b.dtype:
         raise RuntimeError(
             f"expected operands of one dtype, as hardware multiplies; got {a.dtype} and {b.dtype}"

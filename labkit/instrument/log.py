@@ -478,7 +478,7 @@ def _scale_too_low(report: Report) -> Iterator[Finding]:
     """
     gradients = report.gradients()
     for watched in report.watched:
-        if not watched.half or watched.scale <= 0:
+        if not watched.half or not 0 < watched.scale < math.inf:
             continue
         driven = with_gradient(watched.histograms)
         half_parameters = [

@@ -296,7 +296,10 @@ def layer_of(name: str) -> str:
 
 def _short_form(step: RecordedStep, tensors: _Table, shapes: _Table, dtypes: _Table) -> bytes:
     """Return the columns of a step's sketches, without elements and histograms."""
-    log2_scale = round(math.log2(step.scale)) if step.scale > 0 else 0
+    log2_scale = 0
+    # a scale that has overflowed, or one of 0, shifts no histogram
+    if math.isfinite(step.scale) and step.scale > 0:
+        log2_scale = round(math.log2(step.scale))
     lost: dict[Key, float] = {}
     for (kind, layer), histogram in step.histograms.items():
         # histograms of gradients are unscaled; FP16 rounds the scaled ones

@@ -482,3 +482,8 @@ def test_fp8_and_fp16_operands_are_refused() -> None:
     b = random_normal(40, 2, seed=1).to(torch.float8_e5m2)
     with pytest.raises(ValueError, match=r"of one dtype.*float8_e4m3fn and torch.float16"):
         accumulate(a, b.half(), None, EXACT)
+
+
+def test_a_product_with_a_scalar_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected vectors or matrices"):
+        matmul(torch.ones(()).half(), torch.ones(2).half(), SEQUENTIAL_FP16)

@@ -415,6 +415,23 @@ def test_a_failed_replay_is_reported_once_with_its_reason():
     assert w.report().unseen == (f"comparison with FP32: {changed}",)
 
 
+def test_a_nested_input_that_changed_is_not_replayed():
+    class Nested(nn.Linear):
+        def forward(self, batch):
+            return super().forward(batch["x"][0])
+
+    model = Nested(8, 4)
+    x = X.clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, every=1, against_fp32_every=1) as w:
+        cross_entropy(model({"x": [x]}), Y).backward()
+        with torch.no_grad():
+            x.zero_()
+        optimizer.step()
+    (unseen,) = w.report().unseen
+    assert "an input of the model was changed in place after the call" in unseen
+
+
 def test_exports_have_unscaled_histograms(monkeypatch):
     model = nn.Linear(2, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
