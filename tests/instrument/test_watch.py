@@ -27,7 +27,7 @@ from torch.optim import optimizer as torch_optimizers
 from labkit.amp import RECIPES, Engine
 from labkit.frameworks import GradScaler
 from labkit.instrument import Report, exponent_histogram, watch
-from labkit.instrument.records import trimmed
+from labkit.instrument.records import AgainstFP32, Skip, WatchedStep, trimmed
 from labkit.instrument.stream import STREAM
 
 X = torch.randn(32, 8, generator=torch.Generator().manual_seed(1))
@@ -307,6 +307,24 @@ def test_report_is_saved_loaded_and_compared(tmp_path):
     assert "3 steps, 2 sampled, 0 skipped" in (folder / "report.txt").read_text()
     with pytest.raises(ValueError, match=r"step 1 was not watched; watched: 0, 2"):
         report.histograms("weights", step=1)
+
+
+@pytest.mark.parametrize("scale", [float("inf"), float("nan"), 0.0, -2.0])
+@pytest.mark.parametrize("sampled", [True, False])
+def test_a_report_of_an_invalid_scale_is_shown(scale, sampled):
+    counted = trimmed(exponent_histogram(torch.tensor([1.0, 2.0**-30])))
+    kinds = {"weight gradients": {"a": counted}, "activation gradients": {"b": counted}}
+    step = WatchedStep(0, scale, kinds, {"a": (2, 0)}, {"weights": 8}, {})
+    exact = AgainstFP32(0, {"weight gradients": {"a": (1, 2)}}, kinds, (1, 1), "the loss")
+    report = Report(
+        model="Net",
+        steps=2,
+        watched=(step,) if sampled else (),
+        skips=(Skip(1, scale, ("a",), "inf"),),
+        against_fp32=(exact,),
+    )
+    assert "Nothing wrong was found" in str(report)
+    assert "Nothing wrong was found" in report._repr_html_()
 
 
 def test_a_file_that_is_no_report_is_refused(tmp_path):

@@ -169,7 +169,7 @@ def assumed_properties(leaf: object) -> Hashable:
     if isinstance(leaf, _CONSTANTS):
         return type(leaf), leaf
     # such a call has no graph
-    return type(leaf)
+    return (type(leaf),)
 
 
 def why_without_graph(model: nn.Module, leaves: list[Any]) -> str:
