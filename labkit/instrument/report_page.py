@@ -302,10 +302,12 @@ def _scale_plot(report: TrainingResults) -> ScalePlot | None:
         return None
 
     used: dict[int, float] = {}
-    for each in (*report.watched, *report.skips):
-        exponent = log2_of_scale(each.scale)
+    scales = [(each.step, each.scale) for each in report.watched]
+    scales += [(skip.step, skip.scale) for skip in report.skips]
+    for number, scale in scales:
+        exponent = log2_of_scale(scale)
         if exponent is not None:
-            used[each.step] = exponent
+            used[number] = exponent
     inside = 0
     for step, safe in windows.items():
         # a step at an invalid scale, such as inf, is outside of every window
