@@ -155,7 +155,9 @@ class ScaleMemory:
         for key, magnitudes in values.items():
             if len(magnitudes):
                 device = devices.get(key, torch.device("cpu"))
-                self._history[key] = torch.tensor(list(magnitudes), device=device)
+                row = torch.tensor(list(magnitudes), device=device)
+                # states of earlier versions have inf and NaN (see `end_step`)
+                self._history[key] = row.nan_to_num(0.0, 0.0, 0.0)
         # `scale` computes the others from their history; a scale without one, or with a history of
         # zeros, stays as it is
         self._scales = {
@@ -398,8 +400,8 @@ class Layer:
     def _scale(self, tensor: Tensor, role: str, format: Format | BlockFormat) -> Tensor | float:
         """Return the FP32 number that multiplies a whole tensor.
 
-        It is on the tensor's device unless the host knows it. If it follows from a magnitude that
-        is inf, it is 0, and the product is NaN, so that the step is skipped.
+        It is on the tensor's device unless the host knows it. A current scale that follows from inf
+        is 0, and the product is NaN, so that the step is skipped.
         """
         kind = self.format.scale
         if kind is TensorScale.NONE:

@@ -583,6 +583,14 @@ def test_delayed_scales_recover_after_a_step_with_inf() -> None:
     assert stepped == [True, False, False, True, True]
 
 
+def test_inf_in_a_loaded_history_is_ignored() -> None:
+    memory = Engine(nn.Linear(4, 2), SGD, RECIPES["FP8 delayed"]).products.memory
+    state = memory.state_dict()
+    memory.load_state_dict({**state, "history": {"weight:input": [8.0, math.inf, math.nan]}})
+    assert memory.history == {"weight:input": [8.0, 0.0, 0.0]}
+    assert float(memory.scale("weight:input", 448.0)) == 56.0
+
+
 def test_rounding_refuses_values_that_are_not_in_fp32() -> None:
     for dtype in (torch.float64, torch.float16, torch.int32, torch.complex64):
         values = torch.ones(2, 32, dtype=dtype)
