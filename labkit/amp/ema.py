@@ -50,9 +50,7 @@ class Ema:
 
     def __init__(self, engine: Engine, decay: float = 0.999) -> None:
         require_kind(engine, Engine, "engine", "Make one: Engine(model, make_optimizer, recipe)")
-        require_kind(decay, (int, float), "decay")
-        if not 0 <= decay < 1:
-            raise ValueError(f"expected 0 <= decay < 1, got {decay!r}; 0.999 is usual")
+        _require_decay(decay)
         self.engine = engine
         self.decay = decay
         self.averages: dict[str, Tensor] = {
@@ -108,8 +106,10 @@ class Ema:
         """Load a saved state.
 
         Raises:
-            ValueError: the names or shapes of the parameters differ.
+            ValueError: the names or shapes of the parameters differ, or the decay is out of its
+                range; nothing has changed then.
         """
+        _require_decay(state["decay"])
         new_averages = state["averages"]
         new_shapes = {name: average.shape for name, average in new_averages.items()}
         own_shapes = {name: average.shape for name, average in self.averages.items()}
@@ -120,3 +120,10 @@ class Ema:
         self.decay = state["decay"]
         for name, average in self.averages.items():
             average.copy_(new_averages[name])
+
+
+def _require_decay(decay: float) -> None:
+    """Raise an error unless a decay is a number from 0 to below 1."""
+    require_kind(decay, (int, float), "decay")
+    if not 0 <= decay < 1:
+        raise ValueError(f"expected 0 <= decay < 1, got {decay!r}; 0.999 is usual")

@@ -85,13 +85,13 @@ class Constant:
 def misfit(value: float) -> bool:
     """Return whether a number is neither 0 nor inf, and FP16 rounds it to one of them.
 
-    >>> [misfit(value) for value in (1e-8, 1e-6, -1e9, 65504, math.inf, 0)]
+    >>> [misfit(value) for value in (1e-8, 1e-6, -1e9, 65519, math.inf, 0)]
     [True, False, True, False, False, False]
     """
-    # half of the smallest number is a tie, which rounds to the even 0
-    underflows = 0 < abs(value) <= FP16.smallest_subnormal / 2
-    overflows = FP16.max < abs(value) < math.inf
-    return underflows or overflows
+    if value == 0 or not math.isfinite(value):
+        return False
+    rounded = float(round_to(float(value), FP16))
+    return rounded == 0 or math.isinf(rounded)
 
 
 def constants_in(
@@ -155,7 +155,7 @@ def _number(node: ast.AST | None, names: dict[str, float]) -> float | None:
     if isinstance(node, ast.Constant):
         # a bool is an int, too
         if isinstance(node.value, int | float) and not isinstance(node.value, bool):
-            return float(node.value)
+            return _as_float(node.value)
         return None
     if isinstance(node, ast.Name):
         return names.get(node.id)
@@ -172,6 +172,14 @@ def _number(node: ast.AST | None, names: dict[str, float]) -> float | None:
         with suppress(OverflowError):
             return math.pow(base, exponent)
     return None
+
+
+def _as_float(number: float) -> float | None:
+    """Return a number as a float; None for a whole number that is beyond all floats."""
+    try:
+        return float(number)
+    except OverflowError:
+        return None
 
 
 class _Reader(ast.NodeVisitor):
@@ -251,8 +259,13 @@ def _reachable(starts: Iterable[Any]) -> Iterator[tuple[Any, dict[str, float]]]:
         for function in functions:
             used.update(_used(function))
         todo += used.values()
-        # a bool is an int, too, and no number here
-        yield thing, {n: float(v) for n, v in used.items() if type(v) in (int, float)}
+        numbers: dict[str, float] = {}
+        for name, value in used.items():
+            # a bool is an int, too, and no number here
+            number = _as_float(value) if type(value) in (int, float) else None
+            if number is not None:
+                numbers[name] = number
+        yield thing, numbers
 
 
 def _plain(thing: Any) -> Any:

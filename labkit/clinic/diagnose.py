@@ -8,6 +8,7 @@ claims to find.
 from __future__ import annotations
 
 import sys
+import tokenize
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -136,9 +137,9 @@ def diagnose_script(script: Path, arguments: list[str], steps: int = 100) -> Rep
     if steps < 1:
         raise ValueError(f"steps: expected 1 or more, got {steps}")
     constants: list[Constant] = []
-    # a syntax error is reported when the script runs
-    with suppress(SyntaxError):
-        constants += constants_in(script.read_text(encoding="utf-8"), str(script))
+    # an error of its syntax or its encoding is reported when the script runs
+    with suppress(SyntaxError, ValueError), tokenize.open(script) as file:
+        constants += constants_in(file.read(), str(script))
     diagnosis = ScriptDiagnosis(steps, constants)
     ended = ""
     # StepLimit may replace the trace function (see script_diagnosis.raise_in_handlers)

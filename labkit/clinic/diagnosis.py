@@ -37,9 +37,9 @@ from labkit.instrument.user_code import line_of_error
 # `watch` counts and replays in FP32 this many of the first FEW_STEPS steps.
 SAMPLES = 5
 FEW_STEPS = 20
-# constants in the source that a report lists at most
-# How many causes of an error are followed, one from another.
+# how many causes of an error are followed, one from another
 MOST_CAUSES = 9
+# constants in the source that a report lists at most
 NOTES = 8
 NOT_LOOKED_AT = "The training was not affected; this part of the diagnosis is missing."
 UNTIL_IT_IS_HALF = (

@@ -75,7 +75,10 @@ class AfterSteps:
         self.stepped = stepped
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["schedule"], name)
+        # copy.copy and pickle look up methods before there is a schedule
+        if "schedule" not in self.__dict__:
+            raise AttributeError(f"AfterSteps without a schedule has no {name}")
+        return getattr(self.schedule, name)
 
     def step(self, *args: Any, **kwargs: Any) -> None:
         if id(self.schedule.optimizer) in self.stepped:

@@ -21,7 +21,6 @@ Source: torch.amp.autocast_mode, 2.13 (signature, checks, messages).
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 import warnings
 from collections.abc import Callable, Iterable
@@ -34,7 +33,7 @@ from torch.amp import is_autocast_available
 
 from labkit import amp
 from labkit.amp import POLICY
-from labkit.amp.casting.autocast import current
+from labkit.amp.casting.autocast import current, runs_after_its_call
 from labkit.amp.casting.lists import FEW_HALF_KERNELS, LISTS, Entry, Rule, rule_for
 from labkit.formats import FP16, Format
 from labkit.frameworks.composites import COMPOSITES
@@ -138,9 +137,10 @@ class autocast(ContextDecorator):
         entered.__exit__(*exception)
 
     def __call__(self, func: _Function) -> _Function:
-        if inspect.isgeneratorfunction(func) or inspect.iscoroutinefunction(func):
+        if runs_after_its_call(func):
+            name = getattr(func, "__name__", repr(func))
             raise TypeError(
-                f"{func.__name__} runs after its call has returned, when the region has closed. "
+                f"{name} runs after its call has returned, when the region has closed. "
                 "Write `with autocast(...):` inside it."
             )
         if not callable(func):

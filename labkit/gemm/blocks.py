@@ -358,7 +358,7 @@ def emulate(
         out: FP32 or FP16, the format of C and D; by default `spec.result`.
 
     Raises:
-        TypeError: A is neither a tensor nor an array of floats.
+        TypeError: an operand is neither a tensor nor an array of floats.
         ValueError: the shapes do not match; the formats do not represent the values; the
             instruction has no such result format.
 
@@ -405,14 +405,15 @@ def operand(matrix: Tensor | NDArray[Any], format: Format, name: str) -> Floats:
     Raises:
         TypeError, ValueError: see `emulate`.
     """
-    if isinstance(matrix, Tensor):
-        stored: object = format_of(matrix.dtype) if matrix.is_floating_point() else None
+    if isinstance(matrix, Tensor) and matrix.is_floating_point():
+        stored: object = format_of(matrix.dtype)
         matrix = matrix.detach().cpu()
     elif isinstance(matrix, np.ndarray) and matrix.dtype.kind == "f":
         stored = {"float16": FP16, "float32": FP32}.get(matrix.dtype.name)
     else:
         raise TypeError(
-            f"expected a torch tensor or a numpy array of floats for {name}, got {type(matrix)}"
+            f"expected a torch tensor or a numpy array of floats for {name}, got "
+            f"{getattr(matrix, 'dtype', type(matrix))}"
         )
     # by bits: a NaN whose only ones are among the last 13 becomes an infinity
     if (format, stored) == (TF32, FP32):

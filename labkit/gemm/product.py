@@ -54,7 +54,7 @@ def matmul(
 
     Raises:
         RuntimeError: the operands' dtypes differ.
-        TypeError, ValueError: an operand has no dimension, or see `accumulate`.
+        TypeError, ValueError: an operand is a scalar, or see `accumulate`.
 
     >>> from labkit.gemm.accumulators import SEQUENTIAL_FP16
     >>> w = torch.ones(4096).half().requires_grad_()
@@ -65,14 +65,14 @@ def matmul(
     require_kind(a, Tensor, "a")
     require_kind(b, Tensor, "b")
     accumulator = as_accumulator(accumulator)
+    if a.dim() == 0 or b.dim() == 0:
+        raise ValueError(
+            f"expected vectors or matrices, got shapes {tuple(a.shape)} and {tuple(b.shape)}; "
+            "multiply by a number with *"
+        )
     if a.dtype != b.dtype:
         raise RuntimeError(
             f"expected operands of one dtype, as hardware multiplies; got {a.dtype} and {b.dtype}"
-        )
-    if a.dim() == 0 or b.dim() == 0:
-        raise ValueError(
-            "expected operands of one dimension or more, got "
-            f"{a.dim()} and {b.dim()}; multiply by a number with *"
         )
     left = a[None] if a.dim() == 1 else a
     right = b[:, None] if b.dim() == 1 else b

@@ -132,7 +132,8 @@ def _require_countable(tensor: Tensor) -> None:
 
 def _bits(tensor: Tensor) -> Tensor:
     """Return the codes of a tensor's elements as integers [n], in any order."""
-    tensor = tensor.detach()
+    # the sign of a lazily negated view, such as x.conj().imag, is not among its bits
+    tensor = tensor.detach().resolve_neg()
     if not tensor.is_contiguous():
         # dimensions in the order of memory, so that a transposed tensor is not copied
         tensor = tensor.permute(sorted(range(tensor.dim()), key=tensor.stride, reverse=True))

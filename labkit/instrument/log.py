@@ -30,6 +30,7 @@ from labkit.instrument.records import (
     NonFinite,
     Skip,
     WatchedStep,
+    log2_of_scale,
     window,
     with_gradient,
     without_noise,
@@ -478,7 +479,7 @@ def _scale_too_low(report: Report) -> Iterator[Finding]:
     """
     gradients = report.gradients()
     for watched in report.watched:
-        if not watched.half or watched.scale <= 0:
+        if not watched.half or log2_of_scale(watched.scale) is None:
             continue
         driven = with_gradient(watched.histograms)
         half_parameters = [

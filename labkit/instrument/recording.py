@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,7 @@ import numpy as np
 from labkit.formats import FP16
 from labkit.instrument.fate import fate
 from labkit.instrument.histogram import ExponentHistogram, shift
+from labkit.instrument.records import log2_of_scale
 from labkit.instrument.sketch import DRAWN, NO_ELEMENTS, Sketch
 from labkit.records import write_atomic
 
@@ -296,7 +296,8 @@ def layer_of(name: str) -> str:
 
 def _short_form(step: RecordedStep, tensors: _Table, shapes: _Table, dtypes: _Table) -> bytes:
     """Return the columns of a step's sketches, without elements and histograms."""
-    log2_scale = round(math.log2(step.scale)) if step.scale > 0 else 0
+    # a scale that has overflowed, or one of 0, shifts no histogram
+    log2_scale = round(log2_of_scale(step.scale) or 0)
     lost: dict[Key, float] = {}
     for (kind, layer), histogram in step.histograms.items():
         # histograms of gradients are unscaled; FP16 rounds the scaled ones

@@ -63,6 +63,15 @@ class WatchedStep:
     lines: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
+def log2_of_scale(scale: float) -> float | None:
+    """Return the exponent of a loss scale; None for a scale of 0, inf, NaN or below 0.
+
+    >>> log2_of_scale(1024.0), log2_of_scale(math.inf)
+    (10.0, None)
+    """
+    return math.log2(scale) if 0 < scale < math.inf else None
+
+
 def with_gradient(histograms: Histograms) -> set[str]:
     """Return the parameters whose gradient is more than rounding errors.
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from labkit.instrument.guard import Failed, Unseen, guarded, in_short
 from labkit.instrument.histogram import ExponentHistogram, merge
@@ -49,7 +49,7 @@ class Call:
     Attributes:
         args: positional arguments.
         kwargs: keyword arguments.
-        versions: the tensors among the arguments, with torch's counter of their changes in place.
+        versions: the tensors in the arguments, with torch's counter of their changes in place.
         random: state of the generator of the CPU and, if CUDA is in use, that of the GPU.
         autocast: (device, enabled, dtype) of torch.autocast.
         modes: the lab's open modes.
@@ -95,7 +95,7 @@ def note_call(modules: list[nn.Module], args: tuple[Any, ...], kwargs: dict[str,
     # tensors of inference mode have no counter
     versions = [
         (each, each._version)
-        for each in (*args, *kwargs.values())
+        for each in tree_leaves((args, kwargs))
         if isinstance(each, Tensor) and not each.is_inference()
     ]
     autocast = [

@@ -26,7 +26,7 @@ from labkit.findings import SIGNS, Finding, Status
 from labkit.formats import FORMATS, Format
 from labkit.instrument.fate import Fate, fate
 from labkit.instrument.histogram import ExponentHistogram, merge, shift
-from labkit.instrument.records import KINDS, Window, window
+from labkit.instrument.records import KINDS, Window, log2_of_scale, window
 from labkit.instrument.results import (
     MOST_NAMES,
     TrainingResults,
@@ -301,9 +301,18 @@ def _scale_plot(report: TrainingResults) -> ScalePlot | None:
     if not windows:
         return None
 
-    used = {each.step: math.log2(each.scale) for each in report.watched if each.scale > 0}
-    used |= {skip.step: math.log2(skip.scale) for skip in report.skips if skip.scale > 0}
-    inside = sum(safe.low <= used[step] <= safe.high for step, safe in windows.items())
+    used: dict[int, float] = {}
+    scales = [(each.step, each.scale) for each in report.watched]
+    scales += [(skip.step, skip.scale) for skip in report.skips]
+    for number, scale in scales:
+        exponent = log2_of_scale(scale)
+        if exponent is not None:
+            used[number] = exponent
+    inside = 0
+    for step, safe in windows.items():
+        # a step at an invalid scale, such as inf, is outside of every window
+        if step in used and safe.low <= used[step] <= safe.high:
+            inside += 1
     description = f"The scale was inside its window in {inside} of {len(windows)} sampled steps."
 
     # The picture holds both edges of each window and each scale, with a margin of three binades.
@@ -314,7 +323,9 @@ def _scale_plot(report: TrainingResults) -> ScalePlot | None:
     high = max(levels) + 3
     last = max(report.steps, 1)
 
-    skipped = {skip.step: used[skip.step] for skip in report.skips[:MOST_SKIPS] if skip.scale > 0}
+    skipped = {
+        skip.step: used[skip.step] for skip in report.skips[:MOST_SKIPS] if skip.step in used
+    }
     marks = _round_numbers(low, high)
     return ScalePlot(
         description=description,
@@ -446,10 +457,11 @@ def _fates(report: TrainingResults, kind: str, name: str, format: Format) -> lis
         histogram = exact.get(watched.step, {}).get(name)
         if histogram is None:
             histogram = watched.histograms.get(kind, {}).get(name)
-        if histogram is None or watched.scale <= 0:
+        exponent = log2_of_scale(watched.scale)
+        if histogram is None or exponent is None:
             fates.append(None)
         else:
-            fates.append(fate(shift(histogram, round(math.log2(watched.scale))), format))
+            fates.append(fate(shift(histogram, round(exponent)), format))
     return fates
 
 
@@ -513,10 +525,9 @@ def _histograms(report: TrainingResults) -> list[HistogramPart]:
 def _histogram_part(
     report: TrainingResults, kind: str, rows: Mapping[str, ExponentHistogram]
 ) -> HistogramPart:
-    scale = 1.0
-    if "gradients" in kind:
-        scale = report.watched[-1].scale
-    log2_scale = round(math.log2(scale)) if scale > 0 else 0
+    log2_scale = 0
+    if "gradients" in kind and report.watched:
+        log2_scale = round(log2_of_scale(report.watched[-1].scale) or 0)
     shown = {name: shift(histogram, log2_scale) for name, histogram in rows.items()}
 
     exact: dict[str, list[ExponentHistogram]] = {}

@@ -20,6 +20,7 @@ from labkit.instrument.records import (
     Skip,
     WatchedStep,
     Window,
+    log2_of_scale,
     trimmed,
     window,
 )
@@ -239,9 +240,12 @@ def _all_clear(report: TrainingResults) -> str:
             "Nothing wrong was found, and no operation ran in 16 bits: this was a training in FP32."
         )
     in_fp16 = any(watched.half for watched in report.watched)
-    if in_fp16 or not gradients or report.watched[-1].scale <= 0:
+    exponent: float | None = None
+    if report.watched:
+        exponent = log2_of_scale(report.watched[-1].scale)
+    if in_fp16 or not gradients or exponent is None:
         return "Nothing wrong was found."
-    log2_scale = round(math.log2(report.watched[-1].scale))
+    log2_scale = round(exponent)
     lost = {name: fate(shift(h, log2_scale), FP16).underflowed for name, h in gradients.items()}
     name, share = max(lost.items(), key=lambda item: item[1])
     if share < LOST_TO_MENTION:

@@ -73,8 +73,8 @@ def run_script(script: Path, arguments: list[str]) -> int:
             return 0
         if isinstance(end.code, int):
             return end.code
-        if isinstance(end.code, str):
-            sys.stderr.write(f"{end.code}\n")
+        # Python prints any other object, and ends with 1
+        sys.stderr.write(f"{end.code}\n")
         return 1
     except KeyboardInterrupt:
         traceback.print_exc()

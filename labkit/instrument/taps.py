@@ -73,7 +73,10 @@ def tap(
     >>> Safe().open("right")
     'right'
     """
-    if failed is not None:
+    # each tap has an object of its own: two taps may have the same function, and end one by one
+    if failed is None:
+        around = partial(around)
+    else:
         around = partial(guarded_around, around, failed)
     with _lock:
         if (cls, method) in _taps:

@@ -30,7 +30,8 @@ def tolerance(text: str) -> str:
     """Return the bound, the typical error and the line for a test.
 
     Raises:
-        ValueError: a word is not known, K is missing, or a format cannot be an accumulator.
+        ValueError: a word is not known, two words give the same part, K is missing, or a format
+            cannot be an accumulator.
 
     >>> print(tolerance("dot K=16 fp16 out=fp16 accumulate=H100").splitlines()[0])
     dot, K=16, FP16 operands, FP16 out, accumulator H100 Tensor Cores
@@ -88,17 +89,24 @@ def _parse(text: str) -> tuple[str, int, Format, Format, str]:
     format = FP32
     out = None
     accumulator = "FP32"
+    # part of the text -> the word that has it
+    words: dict[str, str] = {}
     for word in text.split():
         key, _, value = word.partition("=")
         if word in OPERATIONS:
+            part = "operation"
             name = word
         elif word.upper() in formats:
+            part = "format of operands"
             format = formats[word.upper()]
         elif key == "out" and value.upper() in formats:
+            part = "out=FORMAT"
             out = formats[value.upper()]
         elif key in ("accumulate", "accumulator") and value:
+            part = "accumulate=FORMAT or GPU"
             accumulator = value.upper() if value.upper() in formats else value
-        elif key.upper() == "K" and re.fullmatch(r"[\d_,]+", value):
+        elif key.upper() == "K" and re.fullmatch(r"\d[\d_,]*", value):
+            part = "K=TERMS"
             terms = int(re.sub("[_,]", "", value))
         else:
             raise ValueError(
@@ -106,6 +114,9 @@ def _parse(text: str) -> tuple[str, int, Format, Format, str]:
                 f"({', '.join(FORMATS)}), out=FORMAT or accumulate=FORMAT or GPU, got {word!r}. An "
                 f'example: "{EXAMPLE}"'
             )
+        if part in words:
+            raise ValueError(f"expected one {part}, got {words[part]!r} and {word!r}")
+        words[part] = word
     if terms is None:
         raise ValueError(
             f"expected K=TERMS, the number of terms of each sum, got none. An example: {EXAMPLE!r}"

@@ -52,10 +52,14 @@ class Verdict:
     Attributes:
         kind: the answer.
         operation: description of the operation and the arithmetic.
-        elements: number of elements, and how many differ from the exact result rounded once.
+        out: format in which the kernel stores.
+        elements: number of elements.
+        differing: how many elements differ from the exact result rounded once.
         worst: the element that decides, or None if nothing differs.
-        reached: the largest share of the bound that a replay reached, of the needs of the result
-            (`share`) the largest.
+        share: the need of that element, divided by its bound.
+        reached: the largest share of the bound that a replay reached; None if nothing was replayed.
+        typical: root mean square of the shares of the result, and that of the worst replay; None
+            for too few elements.
         suspects: what would explain it, the most likely first.
         unjudged: what could not be judged, and why.
         rival: the known fault that fits better, if the kind is SUSPECTED.

@@ -10,7 +10,7 @@ import threading
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
@@ -77,8 +77,17 @@ def test_a_generator_cannot_be_decorated() -> None:
     def numbers() -> Iterator[int]:
         yield 1
 
-    with pytest.raises(TypeError, match="runs after its call has returned"):
-        autocast()(numbers)
+    async def later_numbers() -> AsyncIterator[int]:
+        yield 1
+
+    async def later() -> int:
+        return 1
+
+    for function in (numbers, later_numbers, later, partial(numbers)):
+        with pytest.raises(TypeError, match="runs after its call has returned"):
+            autocast()(function)
+        with pytest.raises(TypeError, match="runs after its call has returned"):
+            drop_in("cpu")(function)
 
 
 def test_a_decorated_function_may_run_in_many_threads() -> None:

@@ -431,3 +431,11 @@ def test_average_of_another_network_is_refused() -> None:
         Ema(one_weight()).load_state_dict(
             Ema(Engine(nn.Linear(2, 2), PLAIN, RECIPES["O2"])).state_dict()
         )
+
+
+@pytest.mark.parametrize("decay", [1.0, -0.5, float("nan")])
+def test_an_average_refuses_a_saved_decay_out_of_range(decay: float) -> None:
+    ema = Ema(Engine(nn.Linear(2, 1), PLAIN, RECIPES["O2"]), decay=0.5)
+    with pytest.raises(ValueError, match="expected 0 <= decay < 1"):
+        ema.load_state_dict({**ema.state_dict(), "decay": decay})
+    assert ema.decay == 0.5

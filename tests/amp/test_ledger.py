@@ -189,6 +189,15 @@ def test_view_after_an_operation_in_place_has_no_row() -> None:
     assert names(rows) == ["matmul", "relu_"]
 
 
+def test_an_operation_that_writes_into_out_has_a_row() -> None:
+    def sum_into(x: Tensor) -> Tensor:
+        total = torch.empty(2, 2)
+        torch.add(x, x, out=total)
+        return total @ x
+
+    assert names(ledger(sum_into, torch.ones(2, 2))) == ["add", "matmul"]
+
+
 def test_attention_is_recorded_by_its_parts() -> None:
     layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
     rows = ledger(layer, torch.randn(2, 5, 16))

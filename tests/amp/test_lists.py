@@ -132,6 +132,18 @@ def test_operations_without_a_half_kernel_run_in_fp32() -> None:
 # --- functions registered on a list ---
 
 
+def test_the_name_of_an_overload_registers_its_operation() -> None:
+    with register("mm.default", Rule.DENY), autocast():
+        assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype == torch.float32
+
+
+def test_a_rule_that_was_undone_is_not_entered_again() -> None:
+    with register("sigmoid", Rule.DENY) as registered:
+        pass
+    with pytest.raises(RuntimeError, match="the rule of sigmoid was undone"):
+        registered.__enter__()
+
+
 def doubled(x: torch.Tensor) -> torch.Tensor:
     return x + x
 

@@ -158,6 +158,19 @@ def test_steps_are_taken_at_the_floor_if_configured() -> None:
     assert scales([True] * 4, steps) == [4, 2, 2, 4, 2]
 
 
+def test_a_floor_between_two_fp32_numbers_is_reached() -> None:
+    """The scale is an FP32 number, here 0.1 rounded up; the floor of 0.1 is in FP64."""
+    config = ScalerConfig(init_scale=1.0, floor=0.1, steps_at_floor=True)
+    state = initial(config)
+    for _ in range(4):
+        state = advance(state, True, config)
+    assert state.scale > 0.1
+    assert not decide(state, True, config).skip
+    above_one = ScalerConfig(init_scale=8.0, floor=1.1)
+    report = StepReport(False, True, advance(ScalerState(2.0), True, above_one).scale, "", (), 5)
+    assert "The scale is at its floor" in str(diagnosis(report, above_one))
+
+
 def test_values_out_of_range_are_refused_with_the_range() -> None:
     ranges_and_values = {
         "init_scale": ("2^-126", 0.0, -1.0, math.nan, math.inf, "high"),

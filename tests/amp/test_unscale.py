@@ -334,3 +334,11 @@ def test_a_layer_that_changes_its_input_in_place_is_refused() -> None:
         pytest.raises(RuntimeError, match=r"changes its input in place"),
     ):
         model(x)
+
+
+@pytest.mark.parametrize("max_norm", [-1.0, math.nan])
+def test_an_invalid_largest_norm_changes_no_gradient(max_norm: float) -> None:
+    gradient = torch.ones(2)
+    with pytest.raises(ValueError, match="max_norm: expected 0 or more"):
+        clip_([gradient], max_norm)
+    assert gradient.tolist() == [1.0, 1.0]

@@ -181,3 +181,26 @@ def test_a_logarithm_where_autocast_is_off_names_that_first() -> None:
             return (0 * y).log()
 
     assert faults_of(switched_off)[0] == "switched_off_but_half"
+
+
+LARGE_KEY = 10**400
+
+
+def test_whole_numbers_beyond_all_floats_are_ignored() -> None:
+    def step(batch: torch.Tensor) -> torch.Tensor:
+        return batch + 1e-8 if LARGE_KEY else batch
+
+    assert constants_in(f"x = x + {LARGE_KEY}") == []
+    assert [constant.value for constant in constants_of(step, None)] == [1e-8]
+
+
+def test_numbers_that_fp16_rounds_to_its_largest_are_ignored() -> None:
+    assert constants_in("x = x + 65519.0") == []
+    assert [constant.value for constant in constants_in("x = x + 65520.0")] == [65520.0]
+
+
+def test_a_script_in_another_encoding_is_diagnosed(tmp_path: Path) -> None:
+    script = tmp_path / "latin.py"
+    text = "# -*- coding: latin-1 -*-\nimport torch\n# é\nlayer = torch.nn.Linear(2, 1)\n"
+    script.write_bytes(f"{text}layer(torch.ones(1, 2))\n".encode("latin-1"))
+    assert diagnose_script(script, []).findings

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import labkit.frameworks.apex as apex
+from labkit.amp import autocast
 from labkit.frameworks.apex import amp, optimizers
 from tests.frameworks.refusals import not_refused
 
@@ -360,6 +361,55 @@ def test_misuses_are_refused_with_a_reason():
 @pytest.fixture
 def never_initialized(monkeypatch):
     monkeypatch.setattr(amp, "_amp_state", amp.AmpState())
+
+
+def test_initialize_inside_autocast_can_be_repeated_outside():
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with autocast(), pytest.raises(RuntimeError, match="outside of it; under O1"):
+        amp.initialize(model, optimizer, opt_level="O1", verbosity=0)
+    amp.initialize(model, optimizer, opt_level="O1", verbosity=0)
+
+
+def test_a_refused_model_leaves_the_others_in_fp32():
+    models = [nn.Linear(2, 1), nn.Linear(2, 1)]
+    nn.init.constant_(models[1].weight, 1e6)
+    with pytest.raises(ValueError, match="holds 1e\\+06, which FP16 cannot"):
+        amp.initialize(models, opt_level="O3", verbosity=0)
+    assert [model.weight.dtype for model in models] == [torch.float32] * 2
+    assert models[0](torch.ones(1, 2)).dtype == torch.float32
+
+
+def test_a_refused_optimizer_leaves_models_and_others():
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    closures = torch.optim.LBFGS(nn.Linear(2, 1).parameters())
+    with pytest.raises(ValueError, match="LBFGS evaluates the loss several times"):
+        amp.initialize(model, [optimizer, closures], opt_level="O2", verbosity=0)
+    assert model.weight.dtype == torch.float32
+    amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
+
+
+def test_a_refused_initialize_leaves_the_training_before():
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    amp.initialize(model, optimizer, opt_level="O1", verbosity=0)
+    with pytest.raises(RuntimeError, match="Unexpected optimization level O9"):
+        amp.initialize(nn.Linear(2, 1), opt_level="O9")
+    output = model(torch.ones(1, 2))
+    assert output.dtype == torch.float16
+    loss = output.sum()
+    with amp.scale_loss(loss, optimizer) as scaled_loss:
+        assert scaled_loss.item() == loss.item() * 2.0**16
+        scaled_loss.backward()
+
+
+def test_the_last_rule_of_a_registered_function_counts():
+    module = SimpleNamespace(dtype_of=lambda tensor: tensor.dtype)
+    amp.register_half_function(module, "dtype_of")
+    amp.register_float_function(module, "dtype_of")
+    amp.initialize(nn.Linear(2, 1), opt_level="O1", verbosity=0)
+    assert module.dtype_of(torch.ones(1).half()) == torch.float32
 
 
 def test_before_initialize_no_loss_is_scaled(never_initialized):

@@ -543,3 +543,9 @@ def test_invalid_explanations_are_refused() -> None:
         explain([1.0], [math.inf], 0.0, SPECS["V100"])
     with pytest.raises(ValueError, match=r"expected FP16 values in a, got 0\.1"):
         explain([0.1], [1.0], 0.0, SPECS["V100"], FP32)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.int32, torch.bool])
+def test_operands_that_are_no_floats_are_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(TypeError, match=f"array of floats for A, got {dtype}"):
+        emulate(torch.ones(2, 2, dtype=dtype), torch.ones(2, 2).half(), None, SPECS["H100"])

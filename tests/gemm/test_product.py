@@ -321,16 +321,6 @@ def test_empty_operands_give_the_zeros_of_torch(
     assert b.grad.shape == b.shape
 
 
-@pytest.mark.parametrize(("left", "right"), [((), (3,)), ((3,), ())])
-def test_an_operand_without_dimensions_is_refused(
-    left: tuple[int, ...], right: tuple[int, ...]
-) -> None:
-    a = torch.ones(left, dtype=torch.float16)
-    b = torch.ones(right, dtype=torch.float16)
-    with pytest.raises(ValueError, match="expected operands of one dimension or more"):
-        matmul(a, b, EXACT)
-
-
 def test_contradictory_arguments_are_refused() -> None:
     x = integers(1, 2, 5)
     w = integers(2, 3, 3)
@@ -510,3 +500,8 @@ def test_fp8_and_fp16_operands_are_refused() -> None:
     b = random_normal(40, 2, seed=1).to(torch.float8_e5m2)
     with pytest.raises(ValueError, match=r"of one dtype.*float8_e4m3fn and torch.float16"):
         accumulate(a, b.half(), None, EXACT)
+
+
+def test_a_product_with_a_scalar_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected vectors or matrices"):
+        matmul(torch.ones(()).half(), torch.ones(2).half(), SEQUENTIAL_FP16)

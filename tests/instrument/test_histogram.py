@@ -71,6 +71,12 @@ def test_order_gaps_and_repetitions_do_not_matter() -> None:
     assert exponent_histogram(torch.tensor(3.0, requires_grad=True)).count(1, 1) == 1
 
 
+def test_a_lazily_negated_view_is_counted() -> None:
+    view = torch.complex(torch.ones(3), torch.full((3,), 4.0)).conj().imag
+    assert view.is_neg()
+    assert exponent_histogram(view).count(2, 2) == 3
+
+
 def test_subnormals_are_counted_with_flush_to_zero() -> None:
     if not torch.set_flush_denormal(True):
         pytest.skip("this processor flushes nothing")

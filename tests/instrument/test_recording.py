@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import pickle
 import zipfile
 from pathlib import Path
@@ -227,6 +228,13 @@ def test_a_training_that_fails_is_recorded_until_then(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="planted"):
         _train_and_fail(model, watching)
     assert Recording.load(path).steps == 4
+
+
+@pytest.mark.parametrize("scale", [math.inf, math.nan, 0.0, -1.0])
+def test_a_step_with_an_invalid_scale_is_recorded(scale: float) -> None:
+    recording = Recording("Net", 1, 1, (RecordedStep(0, scale),))
+    (step,) = unpacked(packed(recording)).sampled
+    assert repr(step.scale) == repr(scale)
 
 
 def test_a_truncated_file_is_refused(recorded: Path, tmp_path: Path) -> None:

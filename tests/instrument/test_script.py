@@ -9,6 +9,7 @@ import torch
 from labkit.cli import main
 from labkit.findings import Status
 from labkit.instrument import Report
+from labkit.instrument.script import run_script
 from tests.instrument.test_watch import hooks
 
 SCRIPT = """
@@ -89,6 +90,14 @@ def test_a_script_that_fails_has_a_report(script, tmp_path, capsys):
     error = capsys.readouterr().err
     assert "KeyError: 'planted'" in error
     assert Report.load(tmp_path / "seen").steps == 3
+
+
+@pytest.mark.parametrize(("code", "status", "printed"), [("['cut']", 1, "['cut']\n"), ("3", 3, "")])
+def test_exit_prints_what_python_would_print(tmp_path, capsys, code, status, printed):
+    ending = tmp_path / "ending.py"
+    ending.write_text(f"import sys\nsys.exit({code})\n")
+    assert run_script(ending, []) == status
+    assert capsys.readouterr().err == printed
 
 
 def test_invalid_arguments_end_the_command_with_2(tmp_path, capsys):

@@ -144,6 +144,21 @@ def test_tap_that_cannot_open_leaves_nothing_behind() -> None:
     assert calls == ["second"]
 
 
+def test_two_taps_with_one_function_end_one_by_one() -> None:
+    class Counter:
+        def step(self) -> int:
+            return 0
+
+    def plus_one(step: Any, counter: Counter) -> int:
+        return step(counter) + 1
+
+    with tap(Counter, "step", plus_one):
+        with tap(Counter, "step", plus_one):
+            assert Counter().step() == 2
+        assert Counter().step() == 1
+    assert Counter().step() == 0
+
+
 def test_failure_of_a_listener_does_not_stop_others() -> None:
     failing, failures = recorder()
     other, events = recorder(BackwardBegins, OptimizerBegins)

@@ -27,7 +27,7 @@ from torch.optim import optimizer as torch_optimizers
 from labkit.amp import RECIPES, Engine
 from labkit.frameworks import GradScaler
 from labkit.instrument import Report, exponent_histogram, watch
-from labkit.instrument.records import trimmed
+from labkit.instrument.records import AgainstFP32, Skip, WatchedStep, trimmed
 from labkit.instrument.stream import STREAM
 
 X = torch.randn(32, 8, generator=torch.Generator().manual_seed(1))
@@ -309,6 +309,24 @@ def test_report_is_saved_loaded_and_compared(tmp_path):
         report.histograms("weights", step=1)
 
 
+@pytest.mark.parametrize("scale", [float("inf"), float("nan"), 0.0, -2.0])
+@pytest.mark.parametrize("sampled", [True, False])
+def test_a_report_of_an_invalid_scale_is_shown(scale, sampled):
+    counted = trimmed(exponent_histogram(torch.tensor([1.0, 2.0**-30])))
+    kinds = {"weight gradients": {"a": counted}, "activation gradients": {"b": counted}}
+    step = WatchedStep(0, scale, kinds, {"a": (2, 0)}, {"weights": 8}, {})
+    exact = AgainstFP32(0, {"weight gradients": {"a": (1, 2)}}, kinds, (1, 1), "the loss")
+    report = Report(
+        model="Net",
+        steps=2,
+        watched=(step,) if sampled else (),
+        skips=(Skip(1, scale, ("a",), "inf"),),
+        against_fp32=(exact,),
+    )
+    assert "Nothing wrong was found" in str(report)
+    assert "Nothing wrong was found" in report._repr_html_()
+
+
 def test_a_file_that_is_no_report_is_refused(tmp_path):
     for content in (b"not json", b"[]", b"{}", b'{"watched": 1}', b'{"watched": [1]}', b"\xff\xfe"):
         (tmp_path / "report.json").write_bytes(content)
@@ -413,6 +431,23 @@ def test_a_failed_replay_is_reported_once_with_its_reason():
             optimizer.step()
     changed = "an input of the model was changed in place after the call (first in step 0)"
     assert w.report().unseen == (f"comparison with FP32: {changed}",)
+
+
+def test_a_nested_input_that_changed_is_not_replayed():
+    class Nested(nn.Linear):
+        def forward(self, batch):
+            return super().forward(batch["x"][0])
+
+    model = Nested(8, 4)
+    x = X.clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, every=1, against_fp32_every=1) as w:
+        cross_entropy(model({"x": [x]}), Y).backward()
+        with torch.no_grad():
+            x.zero_()
+        optimizer.step()
+    (unseen,) = w.report().unseen
+    assert "an input of the model was changed in place after the call" in unseen
 
 
 def test_exports_have_unscaled_histograms(monkeypatch):

@@ -269,9 +269,10 @@ class autocast(LabMode, ContextDecorator):
 
     def __call__(self, function: _Function) -> _Function:
         """Decorate a function: each call runs in a region."""
-        if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        if runs_after_its_call(function):
+            name = getattr(function, "__name__", repr(function))
             raise TypeError(
-                f"{function.__name__} runs after its call has returned, when the region has "
+                f"{name} runs after its call has returned, when the region has "
                 "closed. Write `with autocast():` inside it."
             )
         return super().__call__(function)
@@ -433,6 +434,15 @@ class autocast(LabMode, ContextDecorator):
 
         with _UNSEEN():
             return mapped(out, rounded)
+
+
+def runs_after_its_call(function: object) -> bool:
+    """Return whether a call returns before the body runs: that of a generator or a coroutine."""
+    return (
+        inspect.isgeneratorfunction(function)
+        or inspect.iscoroutinefunction(function)
+        or inspect.isasyncgenfunction(function)
+    )
 
 
 def _set_flag() -> None:

@@ -56,11 +56,11 @@ class Registered:
         self.entry = entry
         self.function = None if isinstance(target, str) else target
         if isinstance(target, str):
-            self.name = target
+            name = target
         else:
-            # an overload, such as mm.default, has the rule of mm
             name = str(getattr(target, "__name__", type(target).__name__))
-            self.name = name.partition(".")[0]
+        # an overload, such as mm.default, has the rule of mm
+        self.name = name.partition(".")[0]
         self.is_active = True
         if self.function is not None:
             update_wrapper(self, self.function)
@@ -74,6 +74,8 @@ class Registered:
         LISTS.take(self)
 
     def __enter__(self) -> Self:
+        if not self.is_active:
+            raise RuntimeError(f"the rule of {self.name} was undone: register it again.")
         return self
 
     def __exit__(self, *exception: Any) -> None:

@@ -168,7 +168,9 @@ class Recording(autocast):
             out = super().__torch_function__(func, types, args, kwargs)
         else:
             out = func(*args, **kwargs)
-        self._record(name, entry, inputs, out)
+        in_place = name.endswith("_") and not name.endswith("__")
+        writes = in_place or kwargs.get("out") is not None
+        self._record(name, entry, inputs, out, writes=writes)
         return out
 
     def enter_module(self, name: str, *_: object) -> None:
@@ -187,16 +189,25 @@ class Recording(autocast):
         """Return the key of the next call of an operation, such as "softmax 2"."""
         return f"{_bare(name)} {self.counts[_bare(name)] + 1}"
 
-    def _record(self, name: str, entry: Entry, inputs: list[Tensor], out: Any) -> None:
-        """Record an operation if it computed a floating-point tensor."""
+    def _record(
+        self, name: str, entry: Entry, inputs: list[Tensor], out: Any, *, writes: bool
+    ) -> None:
+        """Record an operation if it computed a floating-point tensor.
+
+        Args:
+            name: name of the operation.
+            entry: its rule and the reason.
+            inputs: its floating-point tensors.
+            out: what it returned.
+            writes: whether it wrote into one of its arguments.
+        """
         results = _floats(out)
-        in_place = name.endswith("_") and not name.endswith("__")
         if not results or not inputs:
             return
         result = results[0]
         # a view of an input, such as a slice, computes nothing
         memory = result.untyped_storage().data_ptr()
-        if not in_place and any(tensor.untyped_storage().data_ptr() == memory for tensor in inputs):
+        if not writes and any(tensor.untyped_storage().data_ptr() == memory for tensor in inputs):
             return
         op = _bare(name)
         where = self.path[-1] if self.path else ""

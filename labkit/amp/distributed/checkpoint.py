@@ -32,7 +32,7 @@ from labkit.amp.masters.convert import uncompiled
 from labkit.amp.requirements import as_scaler, require_keys, require_same
 
 SCHEMA = "labkit.checkpoint.distributed/1"
-# complete checkpoints in a folder; older ones are removed
+# Number of complete checkpoints that stay in a folder: the one just written and the newest others.
 KEPT = 2
 
 
@@ -88,12 +88,29 @@ def save(folder: str | Path, engine: DistributedEngine, **extra: Any) -> Path:
         )
         dist.barrier(engine.group)
         if first:
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
             writing.rename(path)
-            for old in sorted(Path(folder).glob("step-*"))[:-KEPT]:
-                shutil.rmtree(old, ignore_errors=True)
+            others = sorted(other for other in Path(folder).glob("step-*") if other != path)
+            for old in others[: 1 - KEPT]:
+                _remove(old)
+            # those that a killed process did not finish removing
+            for rest in Path(folder).glob(".step-*.removed"):
+                shutil.rmtree(rest, ignore_errors=True)
         dist.barrier(engine.group)
     return path
+
+
+def _remove(checkpoint: Path) -> None:
+    """Remove a checkpoint if it exists.
+
+    It loses its name first, so that a process that is killed here leaves no incomplete step-N.
+    """
+    if not checkpoint.exists():
+        return
+    unnamed = checkpoint.with_name(f".{checkpoint.name}.removed")
+    shutil.rmtree(unnamed, ignore_errors=True)
+    checkpoint.rename(unnamed)
+    shutil.rmtree(unnamed, ignore_errors=True)
 
 
 def latest(folder: str | Path) -> Path | None:

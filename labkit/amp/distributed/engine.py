@@ -315,12 +315,14 @@ class DistributedEngine(Engine):
         before a step has to be outside of the block.
         """
         ddp = self.call
+        # a block inside another one ends without a sum, as DDP's own
+        before = self._sync
         self._set_sync(False)
         try:
             with ddp.no_sync() if isinstance(ddp, DistributedDataParallel) else nullcontext():
                 yield
         finally:
-            self._set_sync(True)
+            self._set_sync(before)
 
     def _set_sync(self, sync: bool) -> None:
         self._sync = sync

@@ -12,7 +12,8 @@ runs; the numbers in a weight are not compared. Without a graph, eager autocast 
 gives the reason with the line.
 
 Limits: Python code, such as a print, does not run again. A guard compares neither what a function
-called by `forward` looks up nor what lies deeper in an object.
+called by `forward` looks up nor what lies deeper in an object. It compares by ==, so that 1, 1.0
+and True are one value, as are 0.0 and -0.0.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from inspect import getattr_static
 from types import FunctionType, ModuleType
 from typing import Any
@@ -46,6 +48,22 @@ from labkit.interop import dtype_of
 _PLAIN = (bool, int, float, str, list, dict, tuple, type(None))
 # attributes of a module whose own attributes a guard does not compare
 _NOT_OBJECTS = (*_PLAIN, nn.Module, Tensor, FunctionType, ModuleType, type)
+# types of arguments whose value does not change
+_CONSTANTS = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    Enum,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    torch.Size,
+)
 # traces of one kind of call that may differ, before eager autocast is used for good
 TRIES = 6
 # kinds of calls (shapes, dtypes and modes) whose decisions are stored at once
@@ -145,17 +163,28 @@ def assumed_properties(leaf: object) -> Hashable:
     """Return the properties of an argument that a trace assumes, such as a tensor's shape."""
     if isinstance(leaf, Tensor):
         return type(leaf), leaf.shape, leaf.dtype, leaf.device, leaf.requires_grad
-    if isinstance(leaf, int | float | str | bool | None):
+    # 0.0 equals -0.0, and NaN does not equal itself
+    if isinstance(leaf, float | complex):
+        return type(leaf), repr(leaf)
+    if isinstance(leaf, _CONSTANTS):
         return type(leaf), leaf
-    return id(leaf)
+    # such a call has no graph
+    return (type(leaf),)
 
 
-def why_without_graph(model: nn.Module, inputs: list[Tensor]) -> str:
-    """Return why a call runs without a graph, or "".
+def why_without_graph(model: nn.Module, leaves: list[Any]) -> str:
+    """Return why a call with these arguments runs without a graph, or "".
 
-    Hooks must run each time, and a tensor must not be passed twice, since a graph distinguishes
-    its arguments.
+    Hooks must run each time. A tensor must not be passed twice, since a graph distinguishes its
+    arguments. Any other object may hold other values at the next call.
     """
+    for leaf in leaves:
+        if not isinstance(leaf, (Tensor, *_CONSTANTS)):
+            return (
+                f"an argument is a {type(leaf).__name__}, which may hold other values at each "
+                "call; pass tensors and numbers"
+            )
+    inputs = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     for name, module in model.named_modules():
         if (
             module._forward_hooks
@@ -277,7 +306,7 @@ class CastGraph:
             if kind.run is not None and kind.is_valid():
                 self.decided = kind
                 return _run(kind, inputs)
-            why = why_without_graph(self.model, inputs)
+            why = why_without_graph(self.model, leaves)
         if why:
             self.decided = Decided(why=why)
             return self.model(*args, **kwargs)
@@ -342,12 +371,13 @@ class CastGraph:
         self.decided = kind
         kind.run = None
         kind.why = ""
-        kind.tries += 1
         guard = Guard(model)
         kind.guard = guard
         with _no_modes() as modes:
             passive = [mode for mode in modes if not getattr(mode, "intercepts_operations", True)]
             traced = trace(model, self.format, inputs, args, kwargs, passive)
+        # a call that raised an error is not a try: it says nothing about the next one
+        kind.tries += 1
         self._decide(kind, traced, traced.sources[len(inputs) :], guard.changed())
         if kind.why and kind.why not in self._warned:
             self._warned.add(kind.why)

@@ -71,6 +71,9 @@ def clip_(
         The norm before clipping, a scalar: in FP64 if FP32 does not hold it. If a gradient holds
         inf or NaN, so does the norm, and nothing is changed.
 
+    Raises:
+        ValueError: max_norm is negative or NaN.
+
     >>> gradients = [torch.tensor([3e30]), torch.tensor([4e30])]
     >>> clip_(gradients, 1.0), [round(g.item(), 6) for g in gradients]
     (tensor(5.0000e+30), [0.6, 0.8])
@@ -96,6 +99,9 @@ def clip_without_waiting_(
     A second factor, which is rarely needed, is left to `finish_clipping`. For norm types other than
     1 to 6 and infinity, the host waits for the largest magnitude first.
     """
+    # a negative factor would turn the gradients around
+    if not max_norm >= 0:
+        raise ValueError(f"max_norm: expected 0 or more, got {max_norm!r}")
     values = [stored_values(g) for g in gradients if g.numel()]
     length = measure(values, norm_type)
     if not values:

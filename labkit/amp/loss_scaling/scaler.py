@@ -218,7 +218,7 @@ def decide(state: ScalerState, found_inf: bool, config: ScalerConfig) -> Decisio
     require_kind(state, ScalerState, "state", "For example: ScalerState(1024.0)")
     require_kind(config, ScalerConfig, "config", "For example: DYNAMIC, or static(1024.0)")
     # at the floor no smaller scale is left, so some frameworks step all the same
-    ignores_inf = config.steps_at_floor and state.scale <= config.floor
+    ignores_inf = config.steps_at_floor and is_at_floor(state.scale, config)
     skip = found_inf and config.skip_on_inf and not ignores_inf
     if not config.dynamic:
         after = state
@@ -227,6 +227,15 @@ def decide(state: ScalerState, found_inf: bool, config: ScalerConfig) -> Decisio
     else:
         after = _after_clean_step(state, config)
     return Decision(found_inf, skip, state, after)
+
+
+def is_at_floor(scale: float, config: ScalerConfig) -> bool:
+    """Return whether backing off leads to no smaller scale.
+
+    A scale is an FP32 number, so it is compared with the floor in FP32, which may be larger than
+    the configured one.
+    """
+    return scale <= _fp32(config.floor)
 
 
 def must_skip(state: ScalerState, found_inf: bool, config: ScalerConfig) -> bool:

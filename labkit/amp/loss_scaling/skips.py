@@ -12,7 +12,12 @@ from __future__ import annotations
 
 import math
 
-from labkit.amp.loss_scaling.scaler import Decision, ScalerConfig, StepReport
+from labkit.amp.loss_scaling.scaler import (
+    Decision,
+    ScalerConfig,
+    StepReport,
+    is_at_floor,
+)
 from labkit.formats.arguments import require_kind
 
 # skipped steps in a row from which there is a diagnosis
@@ -76,7 +81,7 @@ def diagnosis(report: StepReport, config: ScalerConfig) -> str | None:
     """
     require_kind(report, StepReport, "report")
     require_kind(config, ScalerConfig, "config")
-    can_decrease = config.dynamic and report.scale > max(config.floor, 1.0)
+    can_decrease = config.dynamic and report.scale > 1 and not is_at_floor(report.scale, config)
     if report.skips_in_a_row < FEWEST_SKIPS or can_decrease:
         return None
     skipped = (

@@ -115,7 +115,8 @@ class ProductFormat:
             )
         for format in (self.forward, self.gradient):
             element = format.element if isinstance(format, BlockFormat) else format
-            if float(element.max) / 2**self.margin < element.smallest_subnormal:
+            # ldexp returns 0 for a margin of any size, where 2**margin may be beyond a float
+            if math.ldexp(float(element.max), -self.margin) < element.smallest_subnormal:
                 raise ValueError(
                     f"margin: expected less than the powers of two that {element.name} spans, got "
                     f"{self.margin}, with which every number is written as 0. Take margin=0."
@@ -200,14 +201,26 @@ def round_saturating(
     Returns:
         A new FP32 tensor of the same shape.
 
+    Raises:
+        TypeError: the values are not in FP32.
+
     >>> from labkit.formats import E4M3
     >>> round_saturating(torch.tensor([1.06, 17.0, 500.0]), E4M3)
     tensor([  1.,  16., 448.])
     """
-    require_kind(values, Tensor, "values")
+    _require_fp32(values)
     format = as_format(format)
     limited = values.clamp(-format.max, format.max)
     return round_within(limited, format, generator)
+
+
+def _require_fp32(values: Tensor) -> None:
+    """Raise a TypeError unless values are in FP32, whose bits the rounding reads."""
+    require_kind(values, Tensor, "values")
+    if values.dtype != torch.float32:
+        raise TypeError(
+            f"values: expected a tensor in torch.float32, got {values.dtype}. Pass values.float()."
+        )
 
 
 def round_within(
@@ -259,6 +272,10 @@ def round_to_blocks(
     Returns:
         The rounded numbers in FP32, a new tensor of the same shape.
 
+    Raises:
+        TypeError: the values are not in FP32.
+        ValueError: the values have less than two dimensions, or a tile has no rows or no columns.
+
     >>> from labkit.formats import MXFP4
     >>> # a scale of 4: beyond 6 * 4 they saturate
     >>> round_to_blocks(torch.arange(32.0)[None], MXFP4)[0, 26:]
@@ -266,9 +283,18 @@ def round_to_blocks(
     >>> round_to_blocks(torch.arange(32.0)[None], MXFP4, scale_up=True)[0, 26:]
     tensor([24., 24., 32., 32., 32., 32.])
     """
-    require_kind(values, Tensor, "values")
+    _require_fp32(values)
+    if values.dim() < 2:
+        raise ValueError(
+            f"values: expected matrices, got shape {tuple(values.shape)}. Pass values[None], a "
+            "matrix of one row."
+        )
     format = as_block_format(format)
-    tiles = tiled(values, tile or (1, format.size))
+    if tile is None:
+        tile = (1, format.size)
+    if min(tile) < 1:
+        raise ValueError(f"tile: expected 1 row and 1 column or more, got {tile}.")
+    tiles = tiled(values, tile)
     rounded = round_tiles(tiles, largest_in(tiles), format, scale_up=scale_up)
     return untiled(rounded, values.shape)
 

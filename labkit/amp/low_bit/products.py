@@ -113,7 +113,8 @@ class ScaleMemory:
     def end_step(self) -> None:
         """Append this step's largest magnitudes to the history, if its backward pass has begun.
 
-        The scale of an operand that was zero in all steps of the history stays as it is.
+        The scale of an operand that was zero in all steps of the history stays as it is. An operand
+        that was inf or NaN counts as zero: its step was skipped, and says nothing about the next.
         """
         if not self.backward_began:
             return
@@ -124,6 +125,8 @@ class ScaleMemory:
             groups.setdefault((size.device, top, known), []).append(key)
         for (device, top, known), keys in groups.items():
             now = torch.stack([self._largest[key][0] for key in keys])[:, None]
+            # inf in a history would make the scale 0, and every product NaN until it leaves
+            now = now.nan_to_num(0.0, 0.0, 0.0)
             if known:
                 before = torch.stack([self._history[key].to(device) for key in keys])
                 now = torch.cat([before, now], 1)[:, -self.steps :]
@@ -152,7 +155,9 @@ class ScaleMemory:
         for key, magnitudes in values.items():
             if len(magnitudes):
                 device = devices.get(key, torch.device("cpu"))
-                self._history[key] = torch.tensor(list(magnitudes), device=device)
+                row = torch.tensor(list(magnitudes), device=device)
+                # states of earlier versions have inf and NaN (see `end_step`)
+                self._history[key] = row.nan_to_num(0.0, 0.0, 0.0)
         # `scale` computes the others from their history; a scale without one, or with a history of
         # zeros, stays as it is
         self._scales = {
@@ -395,8 +400,8 @@ class Layer:
     def _scale(self, tensor: Tensor, role: str, format: Format | BlockFormat) -> Tensor | float:
         """Return the FP32 number that multiplies a whole tensor.
 
-        It is on the tensor's device unless the host knows it. If it follows from a magnitude that
-        is inf, it is 0, and the product is NaN, so that the step is skipped.
+        It is on the tensor's device unless the host knows it. A current scale that follows from inf
+        is 0, and the product is NaN, so that the step is skipped.
         """
         kind = self.format.scale
         if kind is TensorScale.NONE:

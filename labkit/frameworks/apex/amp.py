@@ -33,8 +33,15 @@ import torch
 from torch import Tensor, nn
 
 from labkit.amp import Rule, ScalerState, autocast, float_function, half_function, promote_function
-from labkit.frameworks.apex.casts import LOG, AmpHandle, AmpState
-from labkit.frameworks.apex.models import Properties, convert, listed_models, properties_of
+from labkit.amp.masters.weights import require_fitting
+from labkit.frameworks.apex.casts import LOG, AmpHandle, AmpState, require_no_modes
+from labkit.frameworks.apex.models import (
+    Properties,
+    convert,
+    listed_models,
+    properties_of,
+    require_outputs,
+)
 from labkit.frameworks.apex.optimizers import (
     LossScaler,
     Prepared,
@@ -108,7 +115,8 @@ def initialize(
         RuntimeError: there is no such level, or an override contradicts it; a model is half
             already, or wrapped for several devices; an optimizer was initialized before; a mode of
             labkit is active.
-        TypeError, ValueError: an argument has the wrong type or value.
+        TypeError, ValueError: an argument has the wrong type or value. Like after a RuntimeError,
+            models and optimizers have not changed then.
 
     >>> model = nn.Linear(2, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -116,11 +124,9 @@ def initialize(
     >>> model.weight.dtype, next(master_params(optimizer)).dtype
     (torch.float16, torch.float32)
     """
-    _deactivate()
-    _amp_state.opt_properties = Properties()
-    _amp_state.loss_scalers = []
     LOG.setLevel(logging.WARNING if verbosity else logging.ERROR)
     if not enabled:
+        _start_over()
         return models if optimizers is None else (models, optimizers)
     properties = properties_of(
         opt_level,
@@ -130,17 +136,25 @@ def initialize(
         master_weights=master_weights,
         loss_scale=loss_scale,
     )
+    require_outputs(cast_model_outputs)
     model_list = listed_models(models, _amp_state.allow_incoming_model_not_fp32)
     optimizer_list = listed_optimizers(optimizers)
+    if properties.master_weights:
+        for optimizer in optimizer_list:
+            require_fitting(optimizer, flat=False)
     if not isinstance(num_losses, int) or num_losses < 1:
         raise ValueError(f"expected num_losses >= 1, got {num_losses!r}")
     losses = [
         LossScaler(properties.loss_scale, min_loss_scale, max_loss_scale) for _ in range(num_losses)
     ]
+    # every argument is valid, so the training before ends here
+    _start_over()
+    if properties.patch_torch_functions:
+        require_no_modes()
+    convert(model_list, properties, cast_model_outputs)
     # names of parameters, for messages; of several models, with the number of the model
     names: dict[Tensor, str] = {}
     for i, model in enumerate(model_list):
-        convert(model, properties, cast_model_outputs)
         prefix = f"{i}." if len(model_list) > 1 else ""
         for name, parameter in model.named_parameters():
             names[parameter] = prefix + name
@@ -349,7 +363,9 @@ def _register(module: Any, name: str, rule: Rule) -> None:
         raise RuntimeError(
             f"{name} comes too late, functions are cast already: register it before amp.initialize."
         )
-    _amp_state.registrations.append((module, name, rule))
+    # the last rule of a function counts
+    others = [each for each in _amp_state.registrations if each[0] is not module or each[1] != name]
+    _amp_state.registrations = [*others, (module, name, rule)]
 
 
 def init(
@@ -385,6 +401,13 @@ def _open(device: torch.device, **options: bool) -> AmpHandle:
     _amp_state.handle = AmpHandle(device, _amp_state.registrations, **options)
     _amp_state.registrations = []
     return _amp_state.handle
+
+
+def _start_over() -> None:
+    """End the casts and the scales of an earlier `initialize`."""
+    _deactivate()
+    _amp_state.opt_properties = Properties()
+    _amp_state.loss_scalers = []
 
 
 def _deactivate() -> None:

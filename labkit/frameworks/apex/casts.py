@@ -105,6 +105,16 @@ def _is_in_place(name: str) -> bool:
     return name.endswith("_") and not name.endswith("__")
 
 
+def require_no_modes() -> None:
+    """Raise a RuntimeError if a mode of labkit is open, which would close before amp's casts."""
+    if open_modes():
+        raise RuntimeError(
+            "amp casts until the next amp.initialize, and a `with autocast()` (or another mode "
+            "of labkit) is open here, which ends sooner. Call amp.initialize outside of it; "
+            "under O1 no autocast is needed."
+        )
+
+
 class AmpHandle:
     """The open casts of O1 or of `amp.init`, until the next `initialize` or `init`.
 
@@ -137,12 +147,7 @@ class AmpHandle:
         self._active = enabled
         if not enabled:
             return
-        if open_modes():
-            raise RuntimeError(
-                "amp casts until the next amp.initialize, and a `with autocast()` (or another mode "
-                "of labkit) is open here, which ends sooner. Call amp.initialize outside of it; "
-                "under O1 no autocast is needed."
-            )
+        require_no_modes()
         with ExitStack() as opened:
             # torch's functions get their rule by name; other functions are replaced in their module
             for module, name, rule in registrations:

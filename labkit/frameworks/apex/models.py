@@ -10,6 +10,8 @@ forward, refusals, O2StateDictHook).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import MethodType
 from typing import Any
@@ -19,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from labkit.amp import RECIPES, to_model_format
+from labkit.amp.masters.convert import restored_after_error
 from labkit.amp.ranges import reaches_beyond
 from labkit.interop import format_of
 
@@ -165,14 +168,36 @@ def _contradiction(opt_level: str, name: str, value: Any) -> str:
 
 
 def convert(
-    model: nn.Module, properties: Properties, cast_model_outputs: torch.dtype | None
+    models: Sequence[nn.Module], properties: Properties, cast_model_outputs: torch.dtype | None
 ) -> None:
-    """Cast a model as its opt level says, and wrap its forward to cast tensors in and out."""
+    """Cast models as their opt level says, and wrap their forward to cast tensors in and out.
+
+    Raises:
+        ValueError: a finite number would become inf. No model has changed then.
+    """
+    dtype = properties.cast_model_type
+    if isinstance(dtype, torch.dtype):
+        with ExitStack() as restoring:
+            for model in models:
+                restoring.enter_context(restored_after_error(model))
+            for model in models:
+                keep_norms = bool(properties.keep_batchnorm_fp32)
+                to_model_format(model, format_of(dtype), keep_norms=keep_norms)
+    for model in models:
+        _wrap(model, properties, cast_model_outputs)
+
+
+def require_outputs(cast_model_outputs: object) -> None:
+    """Raise a TypeError unless the dtype of outputs is a dtype or None."""
     if not isinstance(cast_model_outputs, torch.dtype | None):
         raise TypeError(
             "expected cast_model_outputs as a dtype, such as torch.float16, got "
             f"{cast_model_outputs!r}"
         )
+
+
+def _wrap(model: nn.Module, properties: Properties, cast_model_outputs: torch.dtype | None) -> None:
+    """Wrap a model's forward to cast tensors in and out, and its state dict to be in FP32."""
     dtype = properties.cast_model_type
     if not isinstance(dtype, torch.dtype):
         if cast_model_outputs is not None:
@@ -181,7 +206,6 @@ def convert(
             )
         return
     keep_norms = bool(properties.keep_batchnorm_fp32)
-    to_model_format(model, format_of(dtype), keep_norms=keep_norms)
     outputs = torch.float32 if cast_model_outputs is None else cast_model_outputs
     model.forward = _Forward(model, dtype=dtype, keep_norms=keep_norms, outputs=outputs)
     # on each module, since in apex the state dict of a part is FP32, too, also under O3

@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.distributed.checkpoint import FileSystemWriter, state_dict_saver
 
 from labkit.amp import RECIPES, Engine, ScalerState
-from labkit.amp.distributed.checkpoint import KEPT, latest, read_small
+from labkit.amp.distributed.checkpoint import KEPT, latest, read_small, save
 from labkit.amp.distributed.engine import DistributedEngine, divisors
 from labkit.instrument import Report, exponent_histogram
 from labkit.instrument.ranks import merge_reports
@@ -237,6 +239,57 @@ def test_checkpoint_of_another_schema_is_refused(tmp_path: Path) -> None:
         torch.save(content, tmp_path / "rank-0.pt")
         with pytest.raises(ValueError, match=f"expected a checkpoint of schema .*{shown}"):
             read_small(tmp_path, rank=3)
+
+
+@pytest.fixture
+def alone() -> Iterator[DistributedEngine]:
+    """Yield the engine of a group of one rank, which is this process."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield DistributedEngine(ranks.exact_network(), ranks.sgd, RECIPES["FP32"])
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_new_checkpoint_outlives_those_of_later_steps(
+    alone: DistributedEngine, tmp_path: Path
+) -> None:
+    """A run that starts over in a folder keeps what it writes there."""
+    for step in range(10, 10 + KEPT):
+        (tmp_path / f"step-{step:08d}").mkdir()
+    (tmp_path / ".step-00000007.removed").mkdir()
+    written = save(tmp_path, alone)
+    assert written.name == "step-00000000"
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["step-00000000", f"step-{10 + KEPT - 1:08d}"]
+
+
+def test_a_checkpoint_loses_its_name_before_its_files(
+    alone: DistributedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is killed while it removes files leaves no incomplete folder step-N."""
+    save(tmp_path, alone)
+    removed: list[str] = []
+    remove = shutil.rmtree
+
+    def recording(path: Path, **options: Any) -> None:
+        removed.append(path.name)
+        remove(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", recording)
+    save(tmp_path, alone)
+    assert ".step-00000000.removed" in removed
+    assert "step-00000000" not in removed
+
+
+def test_no_sync_inside_no_sync_stays_unreduced(alone: DistributedEngine) -> None:
+    x, y = ranks.exact_batches()[0]
+    with alone.no_sync():
+        with alone.no_sync():
+            pass
+        alone.backward(ranks.loss_of(alone, x, y))
+    with pytest.raises(RuntimeError, match=r"gradients wait since no_sync\(\)"):
+        alone.step()
 
 
 @pytest.mark.slow

@@ -33,6 +33,7 @@ from labkit.amp import (
     ledger,
     register,
 )
+from labkit.amp.graph.cast_graph import TRIES
 from labkit.amp.graph.trace import recording_functions
 from labkit.formats import BF16, E4M3, FP16, Format
 from labkit.gemm import half_storage
@@ -594,6 +595,58 @@ def test_graph_writes_into_its_input_as_forward_does() -> None:
         return model.linear(x)
 
     assert require_equal(Custom(doubles)).decided.run is not None
+
+
+class Scaled(nn.Linear):
+    """A linear layer whose output is multiplied by an argument, or by an attribute of it."""
+
+    def forward(self, x: Tensor, options: Any) -> Tensor:
+        factor = options.factor if isinstance(options, SimpleNamespace) else options
+        return super().forward(x) * factor
+
+
+def test_an_object_as_argument_has_no_graph() -> None:
+    """Its attributes may change from call to call, so each call reads them again."""
+    model = Scaled(8, 8)
+    graph = CastGraph(model, FP16)
+    options = SimpleNamespace()
+    x = torch.ones(2, 8)
+    for factor in (1.0, 1.0, 1.0, 5.0):
+        options.factor = factor
+        with autocast():
+            assert torch.equal(graph(x, options), model(x, options))
+    assert "an argument is a SimpleNamespace" in graph.why
+
+
+def test_minus_zero_is_another_argument_than_zero() -> None:
+    graph = CastGraph(Scaled(8, 8), FP16)
+    x = torch.ones(2, 8)
+    results: list[Tensor] = []
+    for factor in (0.0, 0.0, 0.0, -0.0):
+        with autocast():
+            results.append(graph(x, factor).signbit())
+    assert torch.equal(results[3], ~results[2])
+
+
+def test_calls_that_raise_do_not_prevent_a_graph() -> None:
+    failures = [ValueError("no batch today")] * TRIES
+
+    def forward(model: nn.Module, x: Tensor) -> Tensor:
+        y = model.linear(x)
+        if failures:
+            raise failures.pop()
+        return y
+
+    graph = CastGraph(Custom(forward), FP16)
+    x = torch.ones(2, 8)
+    for _ in range(TRIES):
+        with autocast(), pytest.raises(ValueError, match="no batch today"):
+            graph(x)
+    for _ in range(3):
+        with autocast():
+            graph(x)
+    assert graph.why == ""
+    assert graph.decided.run is not None
 
 
 def test_graph_outside_of_autocast_calls_the_network() -> None:

@@ -502,6 +502,7 @@ def test_a_contradiction_is_refused_with_its_reason() -> None:
         ),
         (lambda: replace(DELAYED, margin=-1), "expected a whole number of 0 or more, got -1"),
         (lambda: replace(DELAYED, margin=0.5), "expected a whole number of 0 or more, got 0.5"),
+        (lambda: replace(DELAYED, margin=10_000), "every number is written as 0"),
         # The positive numbers of E4M3 span less than 2^18, from 2^-9 to below 2^9.
         (lambda: replace(DELAYED, margin=18), "every number is written as 0"),
         (
@@ -569,6 +570,43 @@ def test_a_history_of_zeros_keeps_the_scale() -> None:
             for copied in (engine, loaded, shared)
         ]
         assert scales == [448 / 8] * 3, history
+
+
+def test_delayed_scales_recover_after_a_step_with_inf() -> None:
+    """One batch with inf costs one step, not the 16 steps that the history covers."""
+    engine = Engine(nn.Linear(4, 2), SGD, RECIPES["FP8 delayed"])
+    stepped: list[bool] = []
+    for number in (1.0, math.inf, math.nan, 1.0, 1.0):
+        engine.zero_grad()
+        engine.backward(engine(torch.full((3, 4), number)).square().mean())
+        stepped.append(engine.step().stepped)
+    assert stepped == [True, False, False, True, True]
+
+
+def test_inf_in_a_loaded_history_is_ignored() -> None:
+    memory = Engine(nn.Linear(4, 2), SGD, RECIPES["FP8 delayed"]).products.memory
+    state = memory.state_dict()
+    memory.load_state_dict({**state, "history": {"weight:input": [8.0, math.inf, math.nan]}})
+    assert memory.history == {"weight:input": [8.0, 0.0, 0.0]}
+    assert float(memory.scale("weight:input", 448.0)) == 56.0
+
+
+def test_rounding_refuses_values_that_are_not_in_fp32() -> None:
+    for dtype in (torch.float64, torch.float16, torch.int32, torch.complex64):
+        values = torch.ones(2, 32, dtype=dtype)
+        with pytest.raises(TypeError, match=f"expected a tensor in torch.float32, got {dtype}"):
+            round_saturating(values, E4M3)
+        with pytest.raises(TypeError, match=f"expected a tensor in torch.float32, got {dtype}"):
+            round_to_blocks(values, MXFP8)
+
+
+def test_rounding_in_blocks_refuses_what_has_no_tiles() -> None:
+    for shape in ((), (32,)):
+        with pytest.raises(ValueError, match="values: expected matrices, got shape"):
+            round_to_blocks(torch.ones(shape), MXFP8)
+    for tile in ((0, 32), (1, -1)):
+        with pytest.raises(ValueError, match="tile: expected 1 row and 1 column or more"):
+            round_to_blocks(torch.ones(2, 32), MXFP8, tile)
 
 
 def test_unsupported_derivatives_name_the_recipe() -> None:

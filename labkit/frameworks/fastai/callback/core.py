@@ -3,7 +3,8 @@
 Idea: the loop triggers an event by name, which runs the method of that name of each callback, in
 the order of `order`. A callback cancels a part of the loop by raising that part's exception.
 
-Invariant: after_x is run whenever before_x was, a cancelled x included.
+Invariant: after_x is run whenever before_x was, a cancelled x included, unless an error ends the
+training; then `abandon` is called.
 
 Source: fastai.callback.core (events, exceptions, order); fastai.learner, `_with_events`.
 """
