@@ -1,4 +1,5 @@
-// What the learner, the loop and the page's address do to the playground, and what follows on screen.
+// What the learner, the loop and the page's address do to the playground, and what the screen shows
+// then.
 
 import { put } from "../base/model.js";
 import { addressOf, settingOf } from "./address.js";

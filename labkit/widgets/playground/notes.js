@@ -1,4 +1,4 @@
-// The lines of text beside the pictures: notices about the page's address, and the guide of a scene.
+// The text beside the pictures: notices about the page's address, and the guide of a scene.
 
 import { h, rich } from "../base/elements.js";
 
