@@ -20,6 +20,7 @@ from typing import TypeAlias
 
 from labkit.bench.triton_gemm import TILES
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, FP64, TF32, Format
+from labkit.formats.arguments import require_kind
 from labkit.machine.device import DeviceReport
 
 LAYOUTS = ("NN", "NT", "TN", "TT")
@@ -32,7 +33,7 @@ def stored_bytes(format: Format) -> int:
     (4, 1)
     """
     # an operand in TF32 is an FP32 number, of which a Tensor Core reads 19 bits
-    if format is TF32:
+    if format == TF32:
         return 4
     return format.bits // 8
 
@@ -43,7 +44,7 @@ def output_format(format: Format) -> Format:
     >>> output_format(FP16).name, output_format(TF32).name, output_format(E4M3).name
     ('FP16', 'FP32', 'BF16')
     """
-    if format is TF32:
+    if format == TF32:
         return FP32
     if format in (E4M3, E5M2):
         return BF16
@@ -77,6 +78,7 @@ class GemmCase:
             (see TILES).
 
     Raises:
+        TypeError: a size is not a whole number, or the format is not a Format.
         ValueError: a size is below 1, the layout is unknown, or torch does not multiply FP8 in
             these shapes.
 
@@ -94,6 +96,9 @@ class GemmCase:
     kernel: str = ""
 
     def __post_init__(self) -> None:
+        for name in ("m", "n", "k"):
+            require_kind(getattr(self, name), int, name)
+        require_kind(self.format, Format, "format", "Pass a format such as labkit.formats.FP16")
         if min(self.m, self.n, self.k) < 1:
             raise ValueError(f"expected sizes of 1 or more, got m={self.m}, n={self.n}, k={self.k}")
         if self.layout not in LAYOUTS:

@@ -41,6 +41,27 @@ LARGE = timed(GemmCase(1000, 1000, 1000, FP32), 0.2)
 ONE_ROW = GemmCase(1, 1000, 1000, FP32)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "format", "says"),
+    [
+        ((2.5, 1, 1), FP32, "m: expected an int, got 2.5"),
+        ((1, 1, True), FP32, "k: expected an int, got True"),
+        ((1, 1, 1), "FP32", "format: expected a Format, got 'FP32'"),
+    ],
+)
+def test_a_case_of_wrong_types_is_refused(sizes, format, says):
+    with pytest.raises(TypeError, match=says):
+        GemmCase(*sizes, format)
+
+
+@pytest.mark.parametrize("size", range(3))
+def test_a_case_without_elements_is_refused(size):
+    sizes = [8, 8, 8]
+    sizes[size] = 0
+    with pytest.raises(ValueError, match="expected sizes of 1 or more"):
+        GemmCase(*sizes)
+
+
 def test_the_fastest_copy_and_products_are_the_ceilings():
     slower = timed(ElementwiseCase("copy", 10**9, FP32), 80.0)
     small = timed(GemmCase(10, 10, 10, FP32), 1.0)
