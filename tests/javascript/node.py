@@ -48,7 +48,7 @@ class NodeEngine:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise NodeError(f"expected an answer of node, got its end, {self._process.wait()}")
+            raise NodeError(f"node ended with status {self._process.wait()} before it answered")
         reply = json.loads(line)
         if "error" in reply:
             raise NodeError(reply["error"])

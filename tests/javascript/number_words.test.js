@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { decimal, percent, power, superscript } from "../../labkit/widgets/base/number_words.js";
 
-test("some is never 0% and not all is never 100%", () => {
+test("only nothing is 0%, and only all is 100%", () => {
   assert.equal(percent(0), "0%");
   assert.equal(percent(1e-9), "<0.01%");
   assert.equal(percent(1 - 1e-9), ">99.9%");
@@ -23,7 +23,7 @@ test("a number has three digits, or is whole", () => {
   assert.deepEqual(numbers.map(decimal), words);
 });
 
-test("what is no number is named", () => {
+test("NaN and infinities have names", () => {
   assert.deepEqual([NaN, Infinity, -Infinity].map(decimal), ["NaN", "inf", "-inf"]);
 });
 

@@ -1,4 +1,4 @@
-// Where things go in a picture: axes of steps, labels that stand apart, levels of a panel.
+// Positions in a picture: axes of steps, labels, and levels of a panel.
 
 import assert from "node:assert/strict";
 import test from "node:test";
@@ -57,7 +57,7 @@ test("labels stay between the ends", () => {
   assert.deepEqual(spreadLabels([0, 1, 99], 10, 0, 100), [0, 10, 99]);
 });
 
-test("panels stand one under another with a gap", () => {
+test("panels are one under another with a gap", () => {
   const place = panels({ loss: 200, scale: 80, underflow: 60 }, { width: 1 });
   assert.equal(place.scale.top - (place.loss.top + place.loss.height), 38);
   assert.equal(place.bottom, (place.underflow?.top ?? 0) + 60);

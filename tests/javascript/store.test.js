@@ -25,14 +25,16 @@ function drawAll() {
 
 /** @typedef {{ do: string, number?: number, to?: number }} Sent */
 
-/** A model whose kernel is the test. */
-function page() {
+/**
+ * Return the store of a page whose kernel is the test.
+ *
+ * @param {Record<string, unknown>} [traits] those of the model, as a saved notebook has them
+ */
+function page(traits = {}) {
   /** @type {Sent[]} */
   const sent = [];
   /** @type {((content: object, buffers: DataView[]) => void)[]} */
   const handlers = [];
-  /** @type {Record<string, unknown>} */
-  const traits = {};
   const model = {
     get: (/** @type {string} */ name) => traits[name],
     set: (/** @type {string} */ name, /** @type {unknown} */ value) => {
@@ -70,7 +72,7 @@ function page() {
       );
     }
   };
-  return { store, sent, frame, traits, typed, kind };
+  return { store, sent, frame, traits };
 }
 
 test("points add up, and begin again where the frame is whole", () => {
@@ -130,18 +132,14 @@ test("a wish stays until the kernel has it", () => {
 });
 
 test("a run is kept with its NaN and its infinities", () => {
-  const { frame, traits, typed, kind } = page();
+  const { frame, traits } = page();
   frame({}, [0.1, NaN, Infinity]);
   drawAll();
-  const kept = String(traits.run);
-  const again = page();
-  again.traits.run = kept;
-  const fresh = { ...typed };
-  const store = storeOf(fresh, kind);
+  const { store } = page({ run: traits.run });
   assert.deepEqual(store.points.losses.map(String), ["0.1", "NaN", "Infinity"]);
 });
 
-test("a kernel that is gone is said to be silent", () => {
+test("a kernel that cannot be reached is silent", () => {
   const { store, frame } = page();
   frame({});
   store.model.send = () => {
