@@ -279,6 +279,17 @@ def test_unknown_rule_is_refused() -> None:
         register("relu", "allow")
 
 
+@pytest.mark.parametrize("name", ["sigmoyd", "", "nn"])
+def test_a_name_that_torch_lacks_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"the name of an operation of torch, got '{name}'"):
+        register(name, Rule.DENY)
+
+
+def test_a_name_that_is_almost_right_is_suggested() -> None:
+    with pytest.raises(ValueError, match="Did you mean 'sigmoid'"):
+        register("sigmoyd", Rule.DENY)
+
+
 def test_registered_name_cannot_be_called() -> None:
     with (
         half_function("relu") as registered,

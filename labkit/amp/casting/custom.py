@@ -21,6 +21,7 @@ meaning); torch.amp.custom_fwd and custom_bwd (meaning; ours need no device_type
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable
 from functools import cache, partial, update_wrapper, wraps
@@ -111,6 +112,7 @@ def register(target: str | Callable[..., Any], rule: Rule, why: str = WHY) -> Re
 
     Raises:
         TypeError: target is neither callable nor a name, or rule is not a Rule.
+        ValueError: torch has no operation of this name.
 
     >>> import torch
     >>> from labkit.amp.casting.autocast import autocast
@@ -122,11 +124,28 @@ def register(target: str | Callable[..., Any], rule: Rule, why: str = WHY) -> Re
         raise TypeError(f"expected a function or the name of an operation, got {target!r}")
     if not isinstance(rule, Rule):
         raise TypeError(f"expected one of {', '.join(str(r) for r in Rule)}, got {rule!r}")
+    if isinstance(target, str):
+        _require_operation(target)
     if isinstance(target, Registered):
         raise TypeError(
             f"{target.name} is registered already ({target.entry.rule.value}); undo that first"
         )
     return Registered(target, Entry(rule, why))
+
+
+def _require_operation(name: str) -> None:
+    """Require that a name, such as "mm" or "mm.default", is that of an operation of torch."""
+    stem = name.partition(".")[0]
+    places = (torch, Tensor, torch.nn.functional)
+    if any(callable(getattr(place, stem, None)) for place in places):
+        return
+    # operators of other libraries too, each as "aten::mm"
+    operators = {schema.name.rpartition("::")[2] for schema in torch._C._jit_get_all_schemas()}
+    if stem in operators:
+        return
+    near = difflib.get_close_matches(stem, operators, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"expected the name of an operation of torch, got {name!r}.{hint}")
 
 
 def half_function(target: str | Callable[..., Any]) -> Registered:
