@@ -69,9 +69,21 @@ LINKS = (
 def ring_seconds(gradient_bytes: float, ranks: int, link: Link) -> float:
     """Return the seconds of a ring all-reduce of gradients.
 
+    Args:
+        gradient_bytes: bytes of the gradients on each rank.
+        ranks: number of ranks in the ring, 2 or more.
+        link: the link between two neighbours.
+
+    Raises:
+        ValueError: a ring of fewer than 2 ranks, or no gradients.
+
     >>> round(ring_seconds(400e6, 8, LINKS[2]) * 1e3, 1)
     14.2
     """
+    if ranks < 2:
+        raise ValueError(f"expected 2 ranks or more, which exchange gradients, got {ranks}")
+    if not gradient_bytes > 0:
+        raise ValueError(f"expected gradients to exchange, got {gradient_bytes:g} bytes")
     messages = 2 * (ranks - 1)
     bytes_of_a_message = gradient_bytes / ranks
     return messages * (link.latency_s + bytes_of_a_message / link.bytes_per_s)
@@ -83,6 +95,9 @@ def ring_table(weights: int, ranks: int) -> str:
     Args:
         weights: number of gradients.
         ranks: number of ranks in the ring.
+
+    Raises:
+        ValueError: a ring of fewer than 2 ranks, or no weights.
     """
     lines = [f"{'link':<18}{'FP32':>10}{'FP16':>10}   FP16 is"]
     for link in LINKS:

@@ -25,7 +25,6 @@ from labkit.grading.program import bare
 from labkit.records import write_atomic
 from labkit.records.journal import (
     NAME,
-    append_answer,
     current_journal,
     entries,
     last_answers,
@@ -77,7 +76,9 @@ def logged_answers(folder: Path) -> dict[str, list[LoggedAnswer]]:
     def number(line: dict[str, Any], key: str) -> int:
         # A learner can edit the journal.
         value = line.get(key)
-        return value if isinstance(value, int) else 0
+        if isinstance(value, bool) or not isinstance(value, int):
+            return 0
+        return value
 
     answers: dict[str, list[LoggedAnswer]] = {}
     for line in entries(folder.resolve() / NAME, "exercise"):
@@ -125,15 +126,17 @@ def _restore(notebook: Path, exercise: Exercise, answer: LoggedAnswer) -> str:
         (cell,) = [
             cell for cell in content["cells"] if exercise.tag in cell["metadata"].get("tags", ())
         ]
+        present = "".join(cell["source"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return f"{notebook.name} has no such cell; `labkit restore {exercise.id}` prints the answer"
-    present = "".join(cell["source"])
     if present == answer.source:
         return "the cell holds this answer already"
     if has_work(present, answer.source, _starter(exercise)):
         return f"left alone: the cell holds work; `labkit restore {exercise.id}` prints the answer"
     cell["source"] = answer.source.splitlines(keepends=True)
-    write_atomic(notebook, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    # A lone surrogate, which UTF-8 cannot hold, is written as its escape, which JSON reads.
+    write_atomic(notebook, text.encode(errors="backslashreplace"))
     return f"restored into {notebook.name} ({answer.points} of {answer.out_of} points)"
 
 
@@ -253,13 +256,15 @@ def hint(exercise_id: str, journal: Path | None = None) -> Hint:
         raise ValueError(
             f"exercise {exercise_id!r} has no hints: its lesson's hints.toml holds none"
         )
-    journal = journal or current_journal()
+    if journal is None:
+        journal = current_journal()
     if journal is None:
         return Hint(steps[0], 1, len(steps))
-    last = last_answers(journal, "hint").get(exercise_id, "")
-    step = int(last) + 1 if last.isdigit() else 1
-    step = min(step, len(steps))
-    append_answer(journal, "hint", exercise_id, str(step))
+    # A learner can edit the journal: what is not the number of a hint counts as none.
+    numbers = {str(number): number for number in range(1, len(steps) + 1)}
+    last = numbers.get(last_answers(journal, "hint").get(exercise_id, ""), 0)
+    step = min(last + 1, len(steps))
+    save_answer(journal, "hint", exercise_id, str(step))
     return Hint(steps[step - 1], step, len(steps))
 
 
@@ -328,7 +333,8 @@ def progress(folder: Path | str = ".") -> Progress:
     points = dict.fromkeys(EXERCISES, 0)
     for id, answers in logged_answers(Path(folder)).items():
         if id in points:
-            points[id] = best(answers).points
+            # A learner can edit the journal.
+            points[id] = min(max(best(answers).points, 0), EXERCISES[id].points)
     solved = {id for id in EXERCISES if points[id] >= visible_points(id)}
     rows = []
     for name in dict.fromkeys(exercise.lesson for exercise in EXERCISES.values()):

@@ -146,7 +146,7 @@ def parse_record(
         problem: the beginning of an error's message.
 
     Raises:
-        ValueError: the content is not such an object, or `make` raises an error.
+        ValueError: the content is not such an object, or `make` cannot use its fields.
 
     >>> parse_record('{"schema": "a/1", "n": 3}', "a/1", lambda fields: fields["n"], "not an a")
     3
@@ -157,7 +157,14 @@ def parse_record(
         if own_schema != schema:
             raise ValueError(f"expected the schema {schema!r}, got {own_schema!r}")
         return make(fields)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise ValueError(f"{problem}: {type(error).__name__}: {error}") from error
 
 

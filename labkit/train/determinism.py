@@ -136,8 +136,10 @@ def one_thread() -> Iterator[None]:
                 f"expected a positive integer in LABKIT_THREADS, got {count!r}; unset it for one "
                 "thread"
             )
-        _thread_counts.append(_thread_counts[0] if _thread_counts else torch.get_num_threads())
+        original = _thread_counts[0] if _thread_counts else torch.get_num_threads()
+        # this raises if the number is too large for torch
         torch.set_num_threads(int(count))
+        _thread_counts.append(original)
     _in_one_thread.open = True
     try:
         yield

@@ -44,7 +44,7 @@ def steps_per_second(
         device: an argument of `labkit.train.place`.
         steps: number of steps in one timing.
         rounds: number of timings of each recipe.
-        stop: called before each timing; True ends the measurement.
+        stop: called before each timing; after it has returned True, nothing is timed.
         failed: called with the name of a recipe and the exception that ended it; the others
             continue. None raises the exception.
 
@@ -64,7 +64,9 @@ def steps_per_second(
     chosen = as_recipes(recipes)
     if min(steps, rounds) < 1:
         raise ValueError(f"expected steps and rounds of at least 1, got {steps} and {rounds}")
+    # names of the recipes that failed
     ended: set[str] = set()
+    is_stopped = False
     runs: dict[str, TrainingRun] = {}
 
     def seconds_of(recipe: Recipe) -> float:
@@ -81,7 +83,10 @@ def steps_per_second(
             return float("nan")
 
     def finished(name: str, _seconds: object) -> bool:
-        return name in ended or (stop is not None and stop())
+        nonlocal is_stopped
+        if stop is not None and not is_stopped:
+            is_stopped = stop()
+        return is_stopped or name in ended
 
     timers = {recipe.name: partial(seconds_of, recipe) for recipe in chosen}
     timings = time_interleaved(timers, rounds + 1, finished=finished)
@@ -115,10 +120,15 @@ def recorded_throughput(records: Iterable[RunRecord]) -> dict[str, float]:
 def throughput_sentence(rates: dict[str, float], device: str) -> str:
     """Describe the rate of each recipe, all but the first also as multiples of the first.
 
+    Raises:
+        ValueError: there are no rates, as `recorded_throughput` returns of runs on two devices.
+
     >>> throughput_sentence({"FP32": 20.0, "O1": 44.0}, "Tesla T4")
     'Steps a second on Tesla T4: FP32 20, O1 44 (2.2 times FP32).'
     """
     require_kind(rates, dict, "rates")
+    if not rates:
+        raise ValueError("expected the rate of one recipe or more, got none")
     first = next(iter(rates))
     parts = []
     for name, rate in rates.items():

@@ -96,8 +96,9 @@ def training(
         scale = engine.scaler.scale
         report = engine.step()
         sent = None
-        if written_before is not None:
-            sent = (bytes_written() or 0) - written_before
+        written_after = bytes_written()
+        if written_before is not None and written_after is not None:
+            sent = written_after - written_before
         held = _bytes_by_category(engine)
         ranks: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(ranks, (scale, report.stepped, found, loss.item()))

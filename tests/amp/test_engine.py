@@ -161,9 +161,9 @@ def test_two_losses_have_a_scale_each() -> None:
     engine = Engine(net(), SGD, O2, losses=2)
     before = [m.clone() for m in engine.weights.master_weights]
     engine.backward(loss_of(engine, 0), loss_id=0)
-    engine.scalers[1] = replace(engine.scalers[1], scale=2.0)
-    # Loss 1 overflows in its first backward pass, and a finite second one does not hide that.
     engine.backward(loss_of(engine, 1) * 1e8, loss_id=1)
+    # A finite backward pass of loss 1 at another scale does not hide that the first overflowed.
+    engine.scalers[1] = replace(engine.scalers[1], scale=2.0)
     engine.backward(loss_of(engine, 2), loss_id=1)
     assert not engine.step().stepped
     # Only the scale of the loss that overflowed backs off.

@@ -16,6 +16,7 @@ from labkit.bench import (
     data_sheet,
     gains,
     published,
+    ring_table,
     roofline,
 )
 from labkit.bench.cases import intensity
@@ -52,6 +53,19 @@ ONE_ROW = GemmCase(1, 1000, 1000, FP32)
 def test_a_case_of_wrong_types_is_refused(sizes, format, says):
     with pytest.raises(TypeError, match=says):
         GemmCase(*sizes, format)
+
+
+@pytest.mark.parametrize(
+    ("weights", "ranks", "says"),
+    [
+        (1000, 1, "expected 2 ranks or more, which exchange gradients, got 1"),
+        (1000, 0, "expected 2 ranks or more"),
+        (0, 8, "expected gradients to exchange, got 0 bytes"),
+    ],
+)
+def test_a_ring_that_exchanges_nothing_is_refused(weights, ranks, says):
+    with pytest.raises(ValueError, match=says):
+        ring_table(weights, ranks)
 
 
 @pytest.mark.parametrize("size", range(3))

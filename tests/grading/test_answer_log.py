@@ -161,6 +161,36 @@ def test_progress_spans_the_lessons_and_names_what_comes_next(ask, folder: Path)
     assert "1 of 1 solved" in progress(folder)._repr_html_()
 
 
+@pytest.mark.parametrize(("points", "counted"), [(-5, 0), (999, 2), (True, 0), ("2", 0)])
+def test_points_of_an_edited_journal_are_limited(
+    folder: Path, points: object, counted: int
+) -> None:
+    append_answer(folder / NAME, "exercise", "start.smallest", "x", points=points, out_of=2)
+    (start, *_) = progress(folder).lessons
+    assert start.points == counted
+
+
+@pytest.mark.parametrize("source", [None, 7, [1]])
+def test_a_damaged_cell_stops_no_other_restoration(ask, folder: Path, source: object) -> None:
+    ask(f"{RIGHT}\n{CHECK}")
+    notebook = folder / "00_start.ipynb"
+    content = json.loads(notebook.read_text())
+    for cell in content["cells"]:
+        if SMALLEST.tag in cell["metadata"].get("tags", ()):
+            cell["source"] = source
+    notebook.write_text(json.dumps(content))
+    (line,) = restore_answers(folder)
+    assert line.startswith("start.smallest: 00_start.ipynb has no such cell")
+
+
+def test_an_answer_with_a_lone_surrogate_comes_back(folder: Path) -> None:
+    source = "def my_smallest():\n    return '\ud800'"
+    append_answer(folder / NAME, "exercise", "start.smallest", source, points=2, out_of=2)
+    (line,) = restore_answers(folder)
+    assert line.startswith("start.smallest: restored")
+    assert exercise_cell(folder) == source
+
+
 def test_the_terminal_lists_prints_and_brings_back(
     ask, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -220,9 +250,22 @@ def test_hints_come_one_by_one_and_the_journal_counts_them(tmp_path: Path) -> No
     assert last_answers(journal, "hint") == {"scaling.advance": "3"}
     assert hint("scaling.clip", journal).step == 1
     assert str(said[0]).startswith("Hint 1 of 3: There are three cases")
-    # A line that a learner edited.
-    append_answer(journal, "hint", "scaling.clip", "many")
+
+
+@pytest.mark.parametrize("edited", ["many", "-1", "²", "9" * 5000, ""])
+def test_a_hint_after_an_edited_line_is_the_first(tmp_path: Path, edited: str) -> None:
+    journal = tmp_path / "answers.jsonl"
+    append_answer(journal, "hint", "scaling.clip", edited)
     assert hint("scaling.clip", journal).step == 1
+
+
+def test_a_hint_is_recorded_at_home_if_the_folder_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    (tmp_path / "file").write_text("not a folder")
+    journal = tmp_path / "file" / "answers.jsonl"
+    assert [hint("scaling.clip", journal).step for _ in range(2)] == [1, 2]
 
 
 def test_every_exercise_has_three_short_hints() -> None:

@@ -7,14 +7,37 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from labkit.cli import main
 from labkit.records import data_folder, files, recorded_files, results_folder, write_atomic
+from labkit.records.files import parse_record
 from labkit.train import recorded
 from labkit.widgets import recipe_table
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "7", "{}", '{"schema": "b/1"}', "[" * 100_000, '{"schema": "a/1"}'],
+    ids=["nothing", "list", "number", "no schema", "another schema", "deep", "no field"],
+)
+def test_what_is_not_a_record_is_refused(content: str) -> None:
+    with pytest.raises(ValueError, match=r"^not an a: "):
+        parse_record(content, "a/1", lambda fields: fields["n"], "not an a")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda fields: fields["n"][0], lambda fields: 1 / len(fields["n"])],
+    ids=["index", "division"],
+)
+def test_a_record_that_cannot_be_made_is_refused(make: Callable[[dict[str, Any]], object]) -> None:
+    with pytest.raises(ValueError, match=r"^not an a: "):
+        parse_record('{"schema": "a/1", "n": []}', "a/1", make, "not an a")
 
 
 def test_content_may_be_written_by_a_function_and_read_by_others(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from labkit.train import (
     places,
     record_path,
     steps_per_second,
+    throughput_sentence,
     train,
     train_grid,
 )
@@ -451,6 +452,24 @@ def test_worked_example_of_steps_per_second(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_recipes_without_a_round_are_left_out() -> None:
     assert steps_per_second(TASKS["digits"], [FP32], stop=lambda: True) == {}
-    for counts in ({"steps": 0}, {"rounds": 0}):
-        with pytest.raises(ValueError, match="expected steps and rounds of at least 1"):
-            steps_per_second(TASKS["digits"], [FP32], **counts)
+
+
+def test_nothing_is_timed_after_a_stop() -> None:
+    answers = iter([False, False, True])
+    rates = steps_per_second(
+        TASKS["digits"], [FP32], steps=1, rounds=50, stop=lambda: next(answers)
+    )
+    # Two timings before the stop: the first is the warm-up. After it, `stop` is not called again.
+    assert list(rates) == ["FP32"]
+    assert list(answers) == []
+
+
+@pytest.mark.parametrize("counts", [{"steps": 0}, {"rounds": 0}])
+def test_timings_without_steps_or_rounds_are_refused(counts: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="expected steps and rounds of at least 1"):
+        steps_per_second(TASKS["digits"], [FP32], **counts)
+
+
+def test_a_sentence_without_rates_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected the rate of one recipe or more, got none"):
+        throughput_sentence({}, "Tesla T4")

@@ -205,6 +205,21 @@ def test_invalid_thread_counts_are_refused(monkeypatch: pytest.MonkeyPatch, coun
         pass
 
 
+def test_a_count_that_torch_refuses_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_num_threads()
+    monkeypatch.setenv("LABKIT_THREADS", str(10**30))
+    with pytest.raises((ValueError, RuntimeError)), one_thread():
+        pass
+    monkeypatch.delenv("LABKIT_THREADS")
+    torch.set_num_threads(3)
+    try:
+        with one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
 CNN = TASKS["digits_cnn"]
 PARAMETERS = sum(p.numel() for p in CNN.make_model().parameters())
 NORMS = sum(p.numel() for n, p in CNN.make_model().named_parameters() if n.startswith("norm"))
