@@ -340,16 +340,16 @@ def _card(card: GpuCard, width: int, device: str, found: Line) -> None:
     # an error of the broken form shows the fault only if it is one of its known errors
     error_fits = not broken_error or any(known in broken_error for known in card.errors)
     shows = not cured_error and error_fits and card.shows(broken, cured)
-    error = broken_error or cured_error
     found |= {
         "unit": card.unit,
         "broken": broken,
         "cured": cured,
-        "error": error,
+        "error": broken_error or cured_error,
+        "cured_error": cured_error,
         "shows": shows,
     }
     if cured is None:
-        found["summary"] = f"not measured, {error}"
+        found["summary"] = f"not measured, the repaired form failed: {cured_error}"
         return
     as_it_fails = broken_error if broken is None else f"{broken:.3g}"
     verdict = "shows here" if shows else "does not show here"

@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import checkpoint
 
 from labkit.amp import CastCache, CastEvent, autocast
+from labkit.amp.casting.autocast import _open
 from labkit.formats import BF16, E4M3, E5M2, E8M0, FP16, FP64, TF32, Format
 from labkit.frameworks.torch_amp import autocast as drop_in
 from labkit.gemm import SEQUENTIAL_FP16, half_storage
@@ -112,6 +113,32 @@ def test_a_decorated_function_may_run_in_many_threads() -> None:
             thread.join()
     # Four threads call each of the two functions ten times.
     assert Counter(dtypes) == {torch.float16: 40, torch.float32: 40}
+
+
+def test_threads_do_not_share_a_cache_of_casts() -> None:
+    """As for a GPU's backward pass, torch enters a region in another thread by itself."""
+    weight = torch.nn.Parameter(torch.ones(2, 2))
+    dtypes = list[torch.dtype]()
+    entries = list[int]()
+
+    def multiply() -> None:
+        region = autocast()
+        torch._C._push_on_torch_function_stack(region)
+        try:
+            dtypes.append((weight @ weight).dtype)
+            # A region that `__enter__` did not enter has no `__exit__` that clears the cache.
+            entries.append(len(_open.cache._casts))
+        finally:
+            torch._C._pop_torch_function_stack()
+
+    own = _open.cache
+    thread = threading.Thread(target=multiply)
+    thread.start()
+    thread.join()
+    assert dtypes == [torch.float16]
+    assert entries == [0]
+    assert _open.cache is own
+    assert len(own._casts) == 0
 
 
 def test_an_explicit_dtype_is_honoured_by_name_and_position() -> None:

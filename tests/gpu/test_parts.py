@@ -21,6 +21,7 @@ import torch
 from labkit import cli, gpu
 from labkit.amp import RECIPES
 from labkit.bench import GemmCase, device_report, from_json, sweeps, timing
+from labkit.faults.gpu import GpuCard
 from labkit.formats import FP32
 from labkit.gemm import SPECS
 from labkit.gpu import catalogue, measure, passport, recordings, worker
@@ -539,6 +540,53 @@ def test_a_sweep_is_on_the_disk_after_each_round(monkeypatch, tmp_path):
     assert "8 cases" in line["summary"]
     (path,) = tmp_path.rglob("size.json")
     assert from_json(path.read_text()).runs
+
+
+def card_of(broken, cured):
+    """Return a fault of a GPU whose forms return these numbers, or raise these errors."""
+
+    def function(device, fixed, size):
+        """A made-up fault.
+
+        Symptom: None.
+        Cause: None.
+        Reading: None.
+        Repair: None.
+        Error: no such kernel
+        """
+        outcome = cured if fixed else broken
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    return GpuCard(function, unit="times")
+
+
+@pytest.mark.parametrize(
+    ("broken", "cured", "summary"),
+    [
+        (1.0, 4.0, "1 as it fails, 4 repaired (times); it shows here"),
+        (4.0, 4.0, "4 as it fails, 4 repaired (times); it does not show here"),
+        (
+            RuntimeError("no such kernel"),
+            4.0,
+            "RuntimeError: no such kernel as it fails, 4 repaired (times); it shows here",
+        ),
+        (
+            RuntimeError("no such kernel"),
+            RuntimeError("no memory"),
+            "not measured, the repaired form failed: RuntimeError: no memory",
+        ),
+        (
+            1.0,
+            RuntimeError("no memory"),
+            "not measured, the repaired form failed: RuntimeError: no memory",
+        ),
+    ],
+)
+def test_a_fault_of_a_gpu_has_a_summary(broken, cured, summary):
+    (item,) = measure.cards([card_of(broken, cured)], 8)
+    assert answer(item, "cpu")["summary"] == summary
 
 
 def test_failing_case_is_left_out(monkeypatch):

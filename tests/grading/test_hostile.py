@@ -22,7 +22,7 @@ from labkit.grading.sandbox import runner as sandbox_runner
 from labkit.grading.sandbox.isolation import NAMES, describe, isolate
 from labkit.grading.sandbox.limits import remove_groups_of_the_dead
 from labkit.grading.sandbox.runner import Runner, scratch
-from labkit.grading.sandbox.supervisor import Isolation, Reply, Worker, supervise
+from labkit.grading.sandbox.supervisor import Isolation, Reply, Worker, _exit_note, supervise
 from labkit.grading.sandbox.worker import Limits, Request
 from labkit.grading.submission import find
 from tests.grading.hand_ins import RIGHT, SETUP, UNSCALE, answered, code, graded, notebook, put
@@ -110,6 +110,20 @@ def test_each_of_them_gets_its_row(tmp_path: Path, group: dict[str, Row]) -> Non
         tmp_path,
         {name: row for name, row in group.items() if sys.platform == "linux" or name in ANYWHERE},
     )
+
+
+@pytest.mark.parametrize(
+    ("status", "note"),
+    [
+        (None, "no answer: the code closed the channel of the answers"),
+        (0, "the code ended its process, with exit code 0: os._exit?"),
+        (-11, "the code ended its process: SIGSEGV"),
+        (-9, "the code ended its process: SIGKILL (out of memory?)"),
+        pytest.param(-40, "the code ended its process: signal 40", marks=LINUX),
+    ],
+)
+def test_the_end_of_a_process_has_a_sentence(status: int | None, note: str) -> None:
+    assert _exit_note(status) == note
 
 
 @LINUX

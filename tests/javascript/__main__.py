@@ -2,8 +2,8 @@
 
 The modules of each widget are joined, which needs Python alone. With the tools that `npm ci`
 installs, biome checks their form, tsc their types, and node runs the tests of what needs no
-browser. Node is a tool of developers: where it is missing, one line says what was left out, and CI
-fails, which sets LABKIT_REQUIRE_JAVASCRIPT.
+browser. Node is a tool of developers: if it is missing, one line says what was left out. CI sets
+LABKIT_REQUIRE_JAVASCRIPT, and fails then.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def join_all() -> list[str]:
     try:
         from labkit.widgets.base import joining
     except Exception as error:
-        return [f"{error}"]
+        return [f"{type(error).__name__}: {error}"]
     widgets = [
         folder.name for folder in joining.FOLDERS.iterdir() if (folder / "view.js").is_file()
     ]

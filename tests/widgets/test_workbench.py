@@ -333,6 +333,11 @@ def test_printed_lines_name_the_optimizer() -> None:
     for make_optimizer, line in (
         (partial(CustomAdam, lr=1e-3), f"from {__name__} import CustomAdam"),
         (partial(make_custom, lr=1e-3), "optimizer = make_custom(model.parameters(), lr=0.001)"),
+        # A learning rate with all its digits.
+        (
+            partial(torch.optim.Adam, lr=0.1 / 3),
+            f"torch.optim.Adam(model.parameters(), lr={0.1 / 3 * 4!r})",
+        ),
         # Without options, the learning rate is unknown.
         (torch.optim.Adam, unnamed),
         (partial(Adam, lr=1e-3), unnamed),
@@ -349,6 +354,20 @@ def test_printed_lines_name_the_optimizer() -> None:
         run_through(bench)
         assert line in torch_lines(bench.run.wanted, task)
         assert plain_losses(bench.run.wanted, task) == losses(bench.run.steps), line
+
+
+def large_loss(out: Tensor, targets: Tensor) -> Tensor:
+    return DIGITS.loss(out, targets) * 1e8
+
+
+def test_printed_lines_skip_steps_with_inf_as_the_run_does() -> None:
+    task = replace(DIGITS, name="large", loss=large_loss)
+    bench = ForkedRun(task, RECIPES["FP16"], steps=4, device="cpu")
+    run_through(bench)
+    assert bench.run.wanted.scaling is Scaling.OFF
+    assert not any(step.stepped for step in bench.run.steps)
+    # Without a step the loss of a batch is finite, and that of the first weights.
+    assert np.isfinite(plain_losses(bench.run.wanted, task, steps=4)).all()
 
 
 def reopened(bench: Workbench) -> ForkedRun:

@@ -105,7 +105,10 @@ class _Open(threading.local):
     """
 
     regions: tuple[autocast, ...] = ()
-    cache = CastCache()
+
+    def __init__(self) -> None:
+        # `threading.local` calls this in each thread, which so has a cache of its own
+        self.cache = CastCache()
 
 
 _open = _Open()
@@ -327,6 +330,9 @@ class autocast(LabMode, ContextDecorator):
             return self.__torch_function__(func, types, args, kwargs)
         finally:
             _open.regions = regions
+            # such a region has no `__exit__` that would clear the cache
+            if not regions:
+                _open.cache.clear()
 
     def _in_graph(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...], kwargs: Any

@@ -50,7 +50,10 @@ def main() -> None:
 
 
 def _serve(control: socket.socket) -> None:
-    """Fork a supervisor for each connection that arrives, until the grader closes the socket."""
+    """Fork a supervisor for each connection that arrives, until the grader closes the socket.
+
+    At the end it removes the working folder, in case the grader was killed and cannot.
+    """
     from labkit.grading.sandbox.supervisor import run_job
 
     # A terminal sends SIGINT to all processes of a group. The grader handles it.
@@ -83,7 +86,6 @@ def _serve(control: socket.socket) -> None:
         os.close(descriptors[0])
         _reap_supervisors(os.WNOHANG)
     _reap_supervisors(0)
-    # The grader removes the folder, unless it was killed.
     shutil.rmtree(Path.cwd(), ignore_errors=True)
 
 

@@ -230,14 +230,21 @@ def _seconds_left(limits: Limits, cpu: float | None, elapsed: float) -> float:
     return min(limits.seconds - used, limits.wall_seconds - elapsed) + 0.01
 
 
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    # most real-time signals have no name
+    except ValueError:
+        return f"signal {number}"
+
+
 def _exit_note(code: int | None) -> str:
     if code is None:
         return "no answer: the code closed the channel of the answers"
     if code < 0:
-        name = signal.Signals(-code).name
-        return f"the code ended its process: {name}" + (
-            " (out of memory?)" if name == "SIGKILL" else ""
-        )
+        name = _signal_name(-code)
+        hint = " (out of memory?)" if name == "SIGKILL" else ""
+        return f"the code ended its process: {name}{hint}"
     return f"the code ended its process, with exit code {code}: os._exit?"
 
 

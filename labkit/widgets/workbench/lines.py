@@ -4,8 +4,8 @@ Each knob adds lines, or parts of lines, if its position needs them. So the prog
 usual training loop, and that for O2 has a few more lines.
 
 Invariant: the program runs if `model`, `make_optimizer`, `loss_of` and `batches` are defined. In
-FP32 its losses equal those of the workbench bit for bit. In FP16 they differ, since torch's kernels
-round at other places than the emulation.
+FP32 its losses equal those of the workbench bit for bit, as long as they are finite. In FP16 they
+differ, since torch's kernels round at other places than the emulation.
 """
 
 from __future__ import annotations
@@ -152,7 +152,9 @@ class _Program:
     def _step(self) -> list[str]:
         if self.scaling is Scaling.DYNAMIC:
             return ["scaler.step(optimizer)", "scaler.update()"]
-        if self.scaling is Scaling.STATIC and recipe_of(self.knobs).scaler.skip_on_inf:
+        # in FP32, a run whose gradients are inf is lost with and without skips
+        may_skip = self.scaling is Scaling.STATIC or bool(self.dtype)
+        if may_skip and recipe_of(self.knobs).scaler.skip_on_inf:
             finite = f"all(p.grad.isfinite().all() for p in {self.stepped})"
             return [f"if {finite}:", "    optimizer.step()"]
         return ["optimizer.step()"]
@@ -233,7 +235,7 @@ def _optimizer(knobs: Knobs, task: Task, weights: str) -> tuple[list[str], list[
     if has_epsilon(task) and knobs.epsilon is not None:
         epsilon["eps"] = epsilon_text(knobs.epsilon)
     if can_be_typed and getattr(torch.optim, name, None) is maker:
-        typed |= {"lr": f"{float(options['lr']) * 2.0**knobs.log2_lr:g}"} | epsilon
+        typed |= {"lr": repr(float(options["lr"]) * 2.0**knobs.log2_lr)} | epsilon
         return [], [f"optimizer = torch.optim.{name}({_arguments(weights, typed)})"]
     module = getattr(maker, "__module__", None) or "__main__"
     is_imported = getattr(sys.modules.get(module), name, None) is maker
