@@ -23,7 +23,7 @@ class Argument:
     Args:
         *names: The name of a positional argument, or the options.
         group: The heading above the argument in the help text, if it has one of its own.
-        exclusive: Whether the argument excludes all others with this mark.
+        exclusive: Whether the argument excludes all others with this mark; it has no group then.
         **options: The options of `ArgumentParser.add_argument`.
     """
 
@@ -92,7 +92,7 @@ def date_argument(text: str) -> float:
     """Parse a date, or a date and time, as seconds since 1970."""
     try:
         return float(imported("grading.plan:due_time")(text))
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ArgumentTypeError(
             f"expected a date or a date and time, 2026-11-30T18:00, got {text!r}"
         ) from error

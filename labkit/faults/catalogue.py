@@ -34,7 +34,7 @@ def cards() -> dict[str, Fault | GpuCard]:
 
 
 def explain(text: str) -> list[Fault | GpuCard]:
-    """Return the cards that fit an error message, the longest match first.
+    """Return the cards that fit an error message, the longest known message first.
 
     >>> [fault.id for fault in explain("ValueError: Attempting to unscale FP16 gradients.")]
     ['half_weights_unscaled', 'saved_half']
@@ -43,7 +43,7 @@ def explain(text: str) -> list[Fault | GpuCard]:
     """
     message = plain(text)
     is_long = len(message.split()) >= FEWEST_WORDS
-    # card -> the length of its longest message that fits
+    # card -> the length of its longest known message that fits
     lengths: dict[Fault | GpuCard, int] = {}
     for card in cards().values():
         for error in map(plain, card.errors):

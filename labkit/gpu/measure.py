@@ -3,7 +3,7 @@
 Each measurement is an item. Its line maps each way of training (a recipe, or a library's autocast)
 to numbers: `seconds_a_call` and `mebibytes` of a step, `steps_per_second` of a task. "failed" maps
 the ways that raised to their reasons. All ways take turns, and the median counts. The summary also
-gives ratios to the first way, to be compared with claims such as "2x" or "50% on a UNet".
+gives ratios to the first way that ran, to be compared with claims such as "2x" or "50% on a UNet".
 """
 
 from __future__ import annotations

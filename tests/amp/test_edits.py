@@ -280,7 +280,9 @@ def test_copy_takes_an_edit_of_weights_along() -> None:
     assert engine.fp32_model()["0.weight"].abs().max() < 0.03
 
 
-SGD, PLAIN = (partial(torch.optim.SGD, lr=lr) for lr in (0.125, 1.0))
+# The learning rates are exact in binary, and the second makes an update equal its gradient.
+SGD = partial(torch.optim.SGD, lr=0.125)
+SGD_BY_1 = partial(torch.optim.SGD, lr=1.0)
 
 
 def step(engine: Engine, inputs: Tensor) -> None:
@@ -291,7 +293,7 @@ def step(engine: Engine, inputs: Tensor) -> None:
     engine.step()
 
 
-def one_weight(recipe: str = "O2", make: MakeOptimizer = PLAIN) -> Engine:
+def one_weight(recipe: str = "O2", make: MakeOptimizer = SGD_BY_1) -> Engine:
     layer = nn.Linear(1, 1, bias=False)
     nn.init.ones_(layer.weight)
     return Engine(layer, make, RECIPES[recipe])
@@ -368,7 +370,7 @@ def test_listeners_change_no_bit_of_a_run():
 
 def test_average_equals_torch_s_average_of_the_masters() -> None:
     torch.manual_seed(0)
-    engine = Engine(nn.Sequential(nn.Linear(3, 5), nn.LayerNorm(5)), PLAIN, RECIPES["O2"])
+    engine = Engine(nn.Sequential(nn.Linear(3, 5), nn.LayerNorm(5)), SGD_BY_1, RECIPES["O2"])
     masters = list(engine.weights.named_masters().values())
     theirs = [m.clone() for m in masters]
     rule = torch.optim.swa_utils.get_ema_multi_avg_fn(0.99)
@@ -386,7 +388,7 @@ def test_evaluation_of_the_average_changes_no_training_step() -> None:
     for recipe, flat in itertools.product(("FP32", "O2"), (False, True)):
         torch.manual_seed(0)
         averaged, plain = (
-            Engine(nn.Linear(2, 2), PLAIN, RECIPES[recipe], flat=flat) for _ in range(2)
+            Engine(nn.Linear(2, 2), SGD_BY_1, RECIPES[recipe], flat=flat) for _ in range(2)
         )
         plain.load_model(averaged.fp32_model())
         ema = Ema(averaged, decay=0.5)
@@ -415,7 +417,7 @@ def test_evaluation_of_the_average_changes_no_training_step() -> None:
 def test_average_loads_into_a_plain_model_with_tied_weights() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3))
     model[2].weight = model[0].weight
-    engine = Engine(model, PLAIN, RECIPES["O2"])
+    engine = Engine(model, SGD_BY_1, RECIPES["O2"])
     ema = Ema(engine, decay=0.5)
     engine.weights.step([torch.ones_like(m) for m in engine.weights.master_weights])
     ema.update()
@@ -436,13 +438,13 @@ def test_average_refuses_decays_outside_of_0_to_1() -> None:
 def test_average_of_another_network_is_refused() -> None:
     with pytest.raises(ValueError, match="of another network"):
         Ema(one_weight()).load_state_dict(
-            Ema(Engine(nn.Linear(2, 2), PLAIN, RECIPES["O2"])).state_dict()
+            Ema(Engine(nn.Linear(2, 2), SGD_BY_1, RECIPES["O2"])).state_dict()
         )
 
 
 @pytest.mark.parametrize("decay", [1.0, -0.5, float("nan")])
 def test_an_average_refuses_a_saved_decay_out_of_range(decay: float) -> None:
-    ema = Ema(Engine(nn.Linear(2, 1), PLAIN, RECIPES["O2"]), decay=0.5)
+    ema = Ema(Engine(nn.Linear(2, 1), SGD_BY_1, RECIPES["O2"]), decay=0.5)
     with pytest.raises(ValueError, match="expected 0 <= decay < 1"):
         ema.load_state_dict({**ema.state_dict(), "decay": decay})
     assert ema.decay == 0.5

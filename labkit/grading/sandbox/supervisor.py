@@ -394,13 +394,11 @@ class Forked(Worker):
         return sum(map(descendants.cpu_seconds, {self.pid, *descendants.descendants()}))
 
     def memory_left(self) -> int:
-        # A single process has a limit of its own.
         processes = descendants.descendants()
-        return (
-            self.most - sum(map(descendants.memory_of, processes))
-            if len(processes) > 1
-            else self.most
-        )
+        # A single process has a limit of its own.
+        if len(processes) <= 1:
+            return self.most
+        return self.most - sum(map(descendants.memory_of, processes))
 
     def queued_seconds(self) -> float:
         return max(map(descendants.queued_seconds, {self.pid, *descendants.descendants()}))
