@@ -100,7 +100,7 @@ class _Program:
         return lines
 
     def _scaler(self) -> str:
-        """Return the line that makes the scaler; its factors are printed if they are not torch's."""
+        """Return the line that makes the scaler; its factors are printed if torch has others."""
         config = recipe_of(self.knobs).scaler
         options = [f"init_scale={self.scale}"]
         for name in ("growth_factor", "backoff_factor"):
