@@ -18,19 +18,7 @@ import { happening } from "./words.js";
 /** @import { Setting } from "./address.js" */
 /** @import { LoopState } from "./loop.js" */
 /** @import { Recipe } from "./recipe.js" */
-
-/**
- * The traits of Playground (widget.py).
- *
- * @typedef {object} Traits
- * @property {string} scene
- * @property {string} preset
- * @property {Record<string, unknown>} changes
- * @property {Record<string, unknown>} method
- * @property {number} seed
- * @property {string} sentence
- * @property {boolean} in_address Whether the page's address holds the setting.
- */
+/** @import { Traits } from "./view.js" */
 
 /**
  * The state of the view beside that of its loop.

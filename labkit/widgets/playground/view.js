@@ -38,8 +38,21 @@ import { linkButton, transportBar } from "./transport.js";
 
 /** @import { Life } from "../base/lifetime.js" */
 /** @import { Model } from "../base/model.js" */
-/** @import { Playground, State, Traits } from "./actions.js" */
+/** @import { Playground, State } from "./actions.js" */
 /** @import { AddressContent, Setting } from "./address.js" */
+
+/**
+ * The traits of Playground (widget.py).
+ *
+ * @typedef {object} Traits
+ * @property {string} scene
+ * @property {string} preset
+ * @property {Record<string, unknown>} changes
+ * @property {Record<string, unknown>} method
+ * @property {number} seed
+ * @property {string} sentence
+ * @property {boolean} in_address Whether the page's address holds the setting.
+ */
 
 const INTRODUCTION =
   "One network trains twice: here, in number formats that you choose, and as its twin in FP32, 32 \
