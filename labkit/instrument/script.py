@@ -13,6 +13,7 @@ import gc
 import runpy
 import sys
 import traceback
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -119,6 +120,9 @@ class ScriptWatch(StepObserver):
         self._inside = False
         # ids of optimizers
         self._known: set[int] = set()
+        # those of other trainings, which were there before the script, by id; an id may be taken by
+        # a new optimizer later
+        self._earlier = {id(each): weakref.ref(each) for each in _living_optimizers()}
         self.on(OptimizerBegins, self.before_optimizer)
         self.on(ScalerStepBegins, self.scaler_begins)
 
@@ -135,13 +139,16 @@ class ScriptWatch(StepObserver):
         if self._opening is None or self._inside or not torch.is_grad_enabled():
             return call(module, *args, **kwargs)
         self._attempts += 1
+        optimizers: list[torch.optim.Optimizer] = []
         with reporting(self.failed, "looking for optimizers"):
-            optimizers = _optimizers_of(module)
-            for optimizer in optimizers:
+            optimizers = self._optimizers_of(module)
+        for optimizer in optimizers:
+            # a model that cannot be watched keeps no other one from being watched
+            with reporting(self.failed, "opening a watch"):
                 self._open_for(optimizer, before_step=True)
-            if optimizers or self._attempts >= MOST_ATTEMPTS:
-                self._opening.close()
-                self._opening = None
+        if optimizers or self._attempts >= MOST_ATTEMPTS:
+            self._opening.close()
+            self._opening = None
         if self._opening is None:
             # Look the method up again instead of using `call`: a watch that has just opened has
             # tapped it, and observes this call, too.
@@ -152,6 +159,29 @@ class ScriptWatch(StepObserver):
             return call(module, *args, **kwargs)
         finally:
             self._inside = False
+
+    def _optimizers_of(self, module: nn.Module) -> list[torch.optim.Optimizer]:
+        """Return the script's optimizers if one of them steps a parameter of a module, else none.
+
+        Those of the module come first. The order is the same in each run of a script, since it
+        numbers the recordings; that of the garbage collector, which finds them, is not.
+        """
+        own = {id(parameter) for parameter in module.parameters()}
+
+        def steps_module(optimizer: torch.optim.Optimizer) -> bool:
+            return any(id(parameter) in own for parameter in _parameters(optimizer))
+
+        def place(optimizer: torch.optim.Optimizer) -> tuple[bool, list[tuple[int, ...]]]:
+            return not steps_module(optimizer), [tuple(p.shape) for p in _parameters(optimizer)]
+
+        def is_earlier(optimizer: torch.optim.Optimizer) -> bool:
+            reference = self._earlier.get(id(optimizer))
+            return reference is not None and reference() is optimizer
+
+        alive = [each for each in _living_optimizers() if not is_earlier(each)]
+        if not any(map(steps_module, alive)):
+            return []
+        return sorted(alive, key=place)
 
     def before_optimizer(self, event: OptimizerBegins) -> None:
         """Look for the model of an optimizer that is new."""
@@ -183,7 +213,7 @@ class ScriptWatch(StepObserver):
         if id(optimizer) in self._known:
             return None
         self._known.add(id(optimizer))
-        model = model_of([p for group in optimizer.param_groups for p in group["params"]])
+        model = model_of(_parameters(optimizer))
         if model is None:
             self.failures.setdefault(("an optimizer", "no module"), NO_MODULE)
             return None
@@ -230,16 +260,13 @@ def _numbered(path: Path, number: int) -> Path:
     return path.with_name(f"{path.stem}-{number + 1}{path.suffix}")
 
 
-def _optimizers_of(module: nn.Module) -> list[torch.optim.Optimizer]:
-    """Return all living optimizers if one of them steps a parameter of the module, else none."""
-    own = {id(parameter) for parameter in module.parameters()}
+def _living_optimizers() -> list[torch.optim.Optimizer]:
     # by type: isinstance would ask an object's __class__, which may run code of the user
-    alive = [each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer)]
-    for optimizer in alive:
-        for group in optimizer.param_groups:
-            if any(id(parameter) in own for parameter in group["params"]):
-                return alive
-    return []
+    return [each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer)]
+
+
+def _parameters(optimizer: OptimizerLike) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def model_of(parameters: Iterable[Tensor]) -> nn.Module | None:

@@ -22,6 +22,7 @@ from labkit.instrument import (
     watch,
 )
 from labkit.instrument import recorder as recorder_module
+from labkit.instrument import script as script_watch
 from labkit.instrument.recorder import digests
 from labkit.instrument.recording import HEADER, MOST_BYTES, packed, unpacked
 from labkit.instrument.sketch import Sketch, _on_cpu, _on_device, places, sketch
@@ -325,6 +326,47 @@ for _ in range(3):
         optimizer.step()
 print(sum(p.sum().item() for p in first.parameters()))
 """
+
+
+def recordings_of(script: str, folder: Path) -> list[Recording]:
+    """Return the recordings of the models of a script, in the order of their numbers."""
+    (folder / "train.py").write_text(script)
+    words = ["--every", "1", "--folder", str(folder / "seen"), "--record"]
+    assert main(["watch", *words, str(folder / "run.labkit"), str(folder / "train.py")]) == 0
+    return [Recording.load(path) for path in sorted(folder.glob("run*.labkit"), reverse=True)]
+
+
+def test_a_model_that_cannot_be_watched_hides_no_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model_of = script_watch.model_of
+
+    def failing(parameters: list[torch.Tensor]) -> nn.Module | None:
+        if parameters[0].shape == (2, 2):
+            raise RuntimeError("this model cannot be watched")
+        return model_of(parameters)
+
+    monkeypatch.setattr(script_watch, "model_of", failing)
+    third = "other = nn.Linear(2, 2)\nof_other = torch.optim.SGD(other.parameters(), lr=0.1)\nfor _"
+    recordings = recordings_of(SCRIPT.replace("for _", third, 1), tmp_path)
+    assert [len(each.sampled[0].batch) for each in recordings] == [1, 1]
+
+
+def test_recordings_have_their_numbers_in_every_run(tmp_path: Path) -> None:
+    """The model that is called first has the first number, whatever the garbage collector lists."""
+    for run, models in (("one", "first, second"), ("two", "second, first")):
+        folder = tmp_path / run
+        folder.mkdir()
+        script = SCRIPT.replace("for model in (first, second)", f"for model in ({models})")
+        first, second = recordings_of(script, folder)
+        assert ("activations", "0") in first.sampled[0].sketches
+        assert ("activations", "0") not in second.sampled[0].sketches
+
+
+def test_optimizers_of_earlier_trainings_are_not_recorded(tmp_path: Path) -> None:
+    earlier = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+    assert len(recordings_of(SCRIPT, tmp_path)) == 2
+    assert earlier.param_groups
 
 
 def test_a_script_is_recorded_from_its_first_step_on(
