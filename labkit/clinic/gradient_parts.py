@@ -11,6 +11,7 @@ divided by the number that its loss was multiplied by.
 from __future__ import annotations
 
 import math
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -24,7 +25,13 @@ SURELY_SCALED = 2.0**8
 # nodes of a graph between a loss that was scaled and the tensor that backward begins at, such as a
 # sum of two losses
 MOST_NODES = 40
-PASSED_THROUGH = ("Add", "Sub", "Div", "Mul", "Sum", "Mean", "ToCopy", "View", "Squeeze", "Stack")
+# operations that such a tensor may have passed through
+PASSED_THROUGH = frozenset(
+    [
+        *("Add", "Sub", "Div", "Mul", "Sum", "Mean", "ToCopy", "Stack"),
+        *("View", "UnsafeView", "Squeeze", "Unsqueeze"),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -198,6 +205,9 @@ def scale_of(root: Tensor, known: Iterable[float]) -> float | None:
     (1000.0, 65536.0)
     >>> scale_of(3 * weight.sin().sum(), []), scale_of(weight.sin().sum(), [])
     (None, 1.0)
+    >>> linear = torch.nn.Linear(1, 1)  # a factor inside of the network is not a loss scale
+    >>> scale_of(linear(512.0 * weight[None]).sum(), [])
+    1.0
     """
     scales = set(known)
     ahead = deque([root.grad_fn])
@@ -208,15 +218,15 @@ def scale_of(root: Tensor, known: Iterable[float]) -> float | None:
         if node is None:
             continue
         seen += 1
-        name = node.name().removesuffix("Backward0")
-        if name.startswith("Mul"):
+        name = operation_of(node)
+        if name == "Mul":
             number = factor_of(node)
             if number is not None:
                 surely = number >= SURELY_SCALED and _is_power_of_two(number)
                 if number in scales or surely:
                     return number
                 multiplied = True
-        if name.startswith(PASSED_THROUGH):
+        if name in PASSED_THROUGH:
             ahead.extend(following for following, _ in node.next_functions)
     return None if multiplied else 1.0
 
@@ -228,9 +238,14 @@ def last_factor_of(root: Tensor) -> float | None:
     64.0
     """
     node = root.grad_fn
-    if node is None or not node.name().startswith("Mul"):
+    if node is None or operation_of(node) != "Mul":
         return None
     return factor_of(node)
+
+
+def operation_of(node: Any) -> str:
+    """Return the operation of a node: "Sum" for SumBackward0 and SumBackward1."""
+    return re.sub(r"Backward\d+$", "", node.name())
 
 
 def factor_of(node: Any) -> float | None:
@@ -261,6 +276,8 @@ def ratio_of(before: Tensor, after: Tensor) -> float | None:
 
     >>> ratio_of(torch.tensor([2.0, 0.0, 4.0]), torch.tensor([1.0, 0.0, 2.0]))
     0.5
+    >>> ratio_of(torch.ones(3), torch.zeros(3)), ratio_of(torch.ones(3), torch.tensor([0.0, 0, 1]))
+    (0.0, None)
     """
     if before.shape != after.shape:
         return None
@@ -277,6 +294,9 @@ def ratio_of(before: Tensor, after: Tensor) -> float | None:
     first = float(ratios.median())
     if not math.isfinite(first):
         return None
+    # the others cannot be compared with 0 by division
+    if first == 0:
+        return None if bool(ratios.any()) else 0.0
     # each of the two FP16 gradients is rounded by up to 2^-11 of its size
     if bool((ratios / first - 1).abs().max() > 2.0**-10):
         return None

@@ -88,7 +88,7 @@ def grade(
         limits: The limits of learners' code.
         lesson: The lesson to grade; by default every lesson that some notebook belongs to.
         workers: The largest number of submissions that run at once.
-        progress: Called with a line for each notebook, and with notices for the teacher.
+        progress: Called with a line for each student, and with notices for the teacher.
         log: Stores rows as they are produced. Rows that it already holds are not produced again.
         output: The folder of the grades, which learners' code must not reach.
         old_forms: Whether to grade answers in the form of an earlier release by that form.

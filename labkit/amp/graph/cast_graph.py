@@ -226,7 +226,7 @@ class Decided:
         graph: the graph that it runs.
         removed: the casts that the passes removed.
         linked: the casts that became links to a hoisted one.
-        tries: how many calls were traced.
+        tries: how many calls were traced since there was a graph.
         why: why there is no graph, or "" if there is one or may be one later.
     """
 
@@ -429,6 +429,8 @@ class CastGraph:
             kind.why = f"torch.fx cannot write it: {error}"
             return
         kind.run = self._compiled(kind.graph, module.forward)
+        # traces after a later change of the model begin a new count
+        kind.tries = 0
 
     def _compiled(self, graph: fx.Graph, forward: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function that runs a graph, compiled if the network was compiled."""

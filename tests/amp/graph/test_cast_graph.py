@@ -404,6 +404,28 @@ def test_graph_follows_a_change_between_two_calls(monkeypatch: pytest.MonkeyPatc
         assert graph.decided.run is not None, f"{name}: no graph was built after the edit"
 
 
+class ScaledByAttribute(nn.Module):
+    """A linear layer times an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.scale = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * self.scale
+
+
+def test_changes_of_a_model_do_not_use_up_its_traces() -> None:
+    graph = CastGraph(ScaledByAttribute(), FP16)
+    for change in range(2 * TRIES):
+        graph.model.scale = 1.0 + change
+        for _ in range(3):
+            with autocast():
+                graph(torch.ones(2, 4))
+        assert graph.decided.run is not None, graph.why
+
+
 def test_graph_follows_an_operation_registered_later() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Sigmoid())
     graph = CastGraph(model, FP16)
