@@ -54,7 +54,7 @@ def restart_and_save(notebook: Notebook) -> None:
     save(notebook)
 
 
-def run_one_cell_and_save(notebook: Notebook) -> None:
+def run_a_widget_and_save(notebook: Notebook) -> None:
     for index in (0, 1):
         notebook.page.evaluate(
             "i => (jupyterapp.shell.currentWidget.content.activeCellIndex = i)", index
@@ -106,7 +106,7 @@ def test_restart_run_and_autosave_keep_the_widgets(tmp_path: Path, browser: obje
     """Each day has a server of its own; on the first one the kernel is restarted."""
     with serving(tmp_path) as server:
         first_day(Lab(server, browser), restart_and_save)
-    for act in (save, restart_and_save, run_one_cell_and_save, edit_and_wait_for_autosave, None):
+    for act in (save, restart_and_save, run_a_widget_and_save, edit_and_wait_for_autosave, None):
         with serving(tmp_path, autosave=act is edit_and_wait_for_autosave) as server:
             another_day(Lab(server, browser), act)
     saved = json.loads((tmp_path / "notebooks" / f"{NAME}.ipynb").read_text())

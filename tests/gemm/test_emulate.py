@@ -170,7 +170,7 @@ def assert_same_as_the_reference(
 def test_every_spec_against_the_reference() -> None:
     for row, result in CASES:
         assert_same_as_the_reference(row, result, 450)
-    # Some of the pairs of two FP8 formats; the slow test has all of them.
+    # Some of the pairs of two FP8 formats, with results in FP16; the slow test has all of them.
     for row, result in MIXED[3:8:2]:
         assert_same_as_the_reference(row, result, 200)
 
@@ -318,8 +318,9 @@ def test_numba_equals_numpy_for_every_row(monkeypatch: pytest.MonkeyPatch) -> No
     # meets each column of B.
     for row, result in CASES:
         a, b, c = cases(row, result, 96, 7)
+        # C is zero in two columns of three, where the exponent of a sum is that of its products.
         c = c[:, None] * np.where(np.arange(96) % 3, 0.0, 1.0)
-        for start in (np.where(np.isnan(c), np.inf, c), None):
+        for start in (c, None):
             assert np.array_equal(*both(monkeypatch, a, b.T.copy(), start, row, result)), (
                 row,
                 result,
@@ -451,8 +452,8 @@ def test_sums_of_a_block_are_exact_in_fp64() -> None:
         # fraction bits.
         largest = (2 - 2.0**-row.operands.significand_bits) ** 2 * row.block_length + 2
         assert largest * 2**row.fraction_bits <= row.sum_limit, row
+        # FP64 holds whole numbers up to 2^53.
         assert row.sum_limit <= 2**34, row
-        assert 2**34 < 2**53, row
 
 
 def test_worked_example_of_an_explanation() -> None:

@@ -228,9 +228,10 @@ SOURCES = st.lists(SOURCE, max_size=4)
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(SOURCES, st.integers(0, 3))
-def test_a_program_is_found_or_reported_missing(sources: list[str], own: int) -> None:
+def test_a_program_is_found_or_reported_missing(sources: list[str], place: int) -> None:
     cells = [
-        CodeCell("", (ADVANCE.tag,) if i == own else (), source) for i, source in enumerate(sources)
+        CodeCell("", (ADVANCE.tag,) if i == place else (), source)
+        for i, source in enumerate(sources)
     ]
     with suppress(Unreadable):
         program = program_of(cells, ADVANCE)
@@ -264,7 +265,7 @@ def dumped(content: object) -> bytes:
 
 
 def cut(start: int, length: int, instead: bytes) -> bytes:
-    """Return a right notebook with a part replaced."""
+    """Return a valid notebook with a part replaced."""
     content = GOOD.encode()
     start %= len(content) + 1
     return content[:start] + instead + content[start + length :]

@@ -326,7 +326,8 @@ function drawLoss(plot) {
     inkText(plot, state.recorded, plot.end, plot.place.loss.top - 12, { align: "right", most });
   }
   const reached = state.recorded ? fp32.length : Math.max(curves[0].rows.length, 1);
-  // FP32 is not trained again for a new run, so its losses after the run's step are known.
+  // FP32 is not trained again for a new run, so its losses after the run's step are known. Its line
+  // goes on to the step after it, and its name is beside the run's step.
   if (fp32.length > reached + 1) inkLine(plot, line(fp32), tint.fp32, 1, { alpha: 0.3 });
   const { width, alpha } = plot.place.fp32;
   inkLine(plot, line(fp32.slice(0, reached + 1)), tint.fp32, width, { alpha });
@@ -435,7 +436,7 @@ function drawGhosts(plot, y) {
  */
 function nameGhosts(plot, ghosts) {
   for (const { label, end } of ghosts) {
-    // Losses fall, so there is room on the right above the end, if there is any.
+    // Losses fall, so the place above a curve's end, on its right, is mostly free.
     const right = plot.end - end[0] > GHOST_WORDS;
     const align = right ? "left" : "right";
     const x = right ? end[0] + 5 : end[0];
@@ -625,6 +626,7 @@ function drawScale(plot) {
   const { rows, origin, colour } = curves[state.active];
   const at = state.recorded ? 0 : origin + rows.length;
   if (at < plot.total && !scene.onPage) inkRing(plot, x(at + 1), y(next), colour);
+  // No step has been done yet.
   if (all.length < 2) return;
   const words = skipped === 1 ? "1 skipped step" : `${skipped} skipped steps`;
   inkSkips(plot, panel, words, tint.overflowed);

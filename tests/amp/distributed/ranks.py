@@ -2,7 +2,7 @@
 
 A test starts a case by its name, and each rank saves its result in a folder. `launch` sets
 torchrun's environment variables itself, because a process of torchrun costs as much time as a rank;
-only tests/train/test_grid.py uses torchrun.
+of the tests, only tests/train/test_grid.py uses torchrun.
 """
 
 import multiprocessing

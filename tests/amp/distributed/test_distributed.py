@@ -78,8 +78,8 @@ def test_each_rank_trains_on_its_device(tmp_path: Path) -> None:
     ways = dict.fromkeys(
         f"{way}, {reduce}, gloo" for way in ("DDP", "FSDP2") for reduce in ("FP32", "FP16")
     )
-    equal = dict.fromkeys(ways, "equal; all skipped as one")
-    assert ranks.launch("on_its_device", 2, tmp_path, DEVICE="cpu") == [equal, equal]
+    outcome = dict.fromkeys(ways, "equal; all skipped as one")
+    assert ranks.launch("on_its_device", 2, tmp_path, DEVICE="cpu") == [outcome, outcome]
 
 
 def require_reports_of_ranks_that_part(first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
@@ -199,14 +199,17 @@ def test_undivided_sum_overflows_fp16(tmp_path: Path) -> None:
     Nor does it hold the 12 significant bits of another mean, which FP32 holds.
     """
     for found in ranks.launch("reductions", 4, tmp_path):
-        for (sharded, options), (gradients, report, mean) in found.items():
+        for (sharded, option_count), (gradients, report, mean) in found.items():
             # With two options, gradients are reduced in FP16 and divided only after the sum.
-            overflows = options == 2
+            overflows = option_count == 2
             assert report.stepped == (not overflows), sharded
             assert report.found_inf == overflows, sharded
             # It is 0 on a rank that holds no part.
             assert overflows or gradients["weight"].sum().item() in (20.0, 0.0)
-            assert mean == 0.0 or (mean == 1 + 1.5 / 1024) == (options == 0), (sharded, options)
+            assert mean == 0.0 or (mean == 1 + 1.5 / 1024) == (option_count == 0), (
+                sharded,
+                option_count,
+            )
 
 
 @pytest.mark.slow
