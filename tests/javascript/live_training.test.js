@@ -1,8 +1,8 @@
-// Text about a step of a live training, which needs no browser.
+// What a live training shows of its runs, without a browser: texts, and the losses in the picture.
 
 import assert from "node:assert/strict";
 import test from "node:test";
-import { HOVER } from "../../labkit/widgets/live_training/plot.js";
+import { HOVER, lossesOnShow } from "../../labkit/widgets/live_training/plot.js";
 
 /**
  * The text about the first step of a run at a scale.
@@ -22,4 +22,12 @@ test("a scale that is a power of two has its exponent", () => {
 
 test("another scale is written as a number alone", () => {
   assert.equal(textAt(1536), "step 1: FP16 0.5 at scale 1,536; FP32 0.25");
+});
+
+test("the losses in the picture include those of ghosts", () => {
+  const rows = (/** @type {number} */ loss) => [{ step: 1, loss }];
+  const state = { recorded: "", branches: [{}], ghosts: [{}, {}] };
+  const points = { fp32: [1], branches: [rows(2), []], previous: [3], ghosts: [rows(40)] };
+  const losses = lossesOnShow(/** @type {any} */ (state), /** @type {any} */ (points));
+  assert.deepEqual(losses, [[2], [40], [], [1], [3]]);
 });

@@ -310,8 +310,8 @@ class CastGraph:
         if why:
             self.decided = Decided(why=why)
             return self.model(*args, **kwargs)
-        # this kind has no graph, and nothing has changed since
-        if kind.why and kind.is_valid():
+        # this kind has no graph, and nothing has changed since, or each call changes something
+        if kind.why and (kind.tries >= TRIES or kind.is_valid()):
             self.decided = kind
             return self.model(*args, **kwargs)
         return self._trace(kind, inputs, args, kwargs)

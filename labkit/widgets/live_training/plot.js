@@ -356,8 +356,19 @@ function drawLoss(plot) {
  */
 export function lossesOnShow(state, points) {
   const { fp32, runs } = onShow(state, points);
-  const shown = runs.slice(0, state.branches.length);
+  const shown = [...runs.slice(0, state.branches.length), ...ghostsOnShow(state, points)];
   return [...shown.map((rows) => rows.map(({ loss }) => loss)), fp32, points.previous];
+}
+
+/**
+ * Return the steps of each ghost.
+ *
+ * @param {RunState} state
+ * @param {RunPoints} points
+ * @returns {RunRow[][]}
+ */
+function ghostsOnShow(state, points) {
+  return state.ghosts.map((_, i) => points.ghosts[i] ?? []);
 }
 
 /**
@@ -416,8 +427,9 @@ function drawGhosts(plot, y) {
   const { scene, tint, x } = plot;
   /** @type {{ label: string, end: Point }[]} */
   const ends = [];
-  for (const [i, { label, format }] of scene.state.ghosts.entries()) {
-    const rows = scene.points.ghosts[i] ?? [];
+  const { state, points: shown } = scene;
+  for (const [i, rows] of ghostsOnShow(state, shown).entries()) {
+    const { label, format } = state.ghosts[i];
     const colour = formatColour(format, tint);
     /** @type {Point[]} */
     const points = rows.map(({ step, loss }) => [x(step), y(loss)]);
@@ -599,7 +611,11 @@ function drawScale(plot) {
   const until = mapUntil(scene);
   const map = until ? scene.points.map : [];
   const mapped = state.map.log2_scales;
-  const all = [...scales.flat(), next];
+  const ghosts = ghostsOnShow(state, scene.points).map((rows) => ({
+    first: rows[0]?.step ?? 1,
+    exponents: rows.map(({ scale }) => Math.log2(scale)),
+  }));
+  const all = [...scales.flat(), ...ghosts.flatMap(({ exponents }) => exponents), next];
   const { y, ticks, range } = scaleAxis(panel, map.length ? [...all, ...mapped] : all);
   drawMap(plot, panel, map, mapped, range, until);
   const roomy = plot.end - plot.left > MAP_TITLE_ROOM;
@@ -608,10 +624,9 @@ function drawScale(plot) {
   for (const edge of windowEdges(plot, measured, mapped, y)) {
     inkLine(plot, edge, tint.ink2, 1, { dash: [3, 3] });
   }
-  for (const rows of scene.points.ghosts) {
-    const before = Array(Math.max(0, (rows[0]?.step ?? 1) - 1)).fill(NaN);
-    const path = [...before, ...rows.map(({ scale }) => Math.log2(scale))];
-    inkLine(plot, stairs(plot, path, y), tint.ink2, 1.25, GHOST);
+  for (const { first, exponents } of ghosts) {
+    const before = Array(first - 1).fill(NaN);
+    inkLine(plot, stairs(plot, [...before, ...exponents], y), tint.ink2, 1.25, GHOST);
   }
   let skipped = 0;
   for (const [i, { rows, colour, dash, origin }] of curves.entries()) {

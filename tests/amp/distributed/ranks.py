@@ -1,8 +1,7 @@
 """Cases of the tests of many processes.
 
 A test starts a case by its name, and each rank saves its result in a folder. `launch` sets
-torchrun's environment variables itself, because a process of torchrun costs as much time as a rank;
-of the tests, only tests/train/test_grid.py uses torchrun.
+torchrun's environment variables itself, because a process of torchrun costs as much time as a rank.
 """
 
 import multiprocessing
@@ -512,8 +511,8 @@ def batch_counts() -> Any:
 def reductions() -> Any:
     """Reduce gradients in each way.
 
-    One gradient fits FP16 as a mean over the ranks, but not as a sum. Another one has more
-    significant bits than FP16.
+    One gradient fits FP16 as a mean over the ranks, but not as a sum. The mean of another one has
+    more significant bits than FP16.
     """
     found: dict[Any, Any] = {}
     ways: tuple[dict[str, Any], ...] = ({}, {"reduce": FP16}, {"reduce": FP16, "predivide": False})
@@ -528,7 +527,7 @@ def reductions() -> Any:
             # times the scale of 2^10, the gradient is 20480, and a sum of four is beyond FP16
             loss = 20.0 * half(torch.ones(1, 1)).sum()
         half.backward(loss)
-        # FP16 has no room for the last bit of this gradient
+        # FP16 holds each of these gradients, and not the last bit of their mean, 1 + 1.5 / 1024
         x = torch.full((1, 1), 1 + dist.get_rank() / 1024)
         single.backward(single(x).sum())
         found[sharded, len(options)] = (

@@ -426,6 +426,26 @@ def test_changes_of_a_model_do_not_use_up_its_traces() -> None:
         assert graph.decided.run is not None, graph.why
 
 
+class CountsItsCalls(nn.Linear):
+    """Changes an attribute in each call."""
+
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(x)
+
+
+@pytest.mark.filterwarnings("ignore:no graph of this network")
+def test_a_model_that_changes_in_each_call_is_not_traced_for_ever() -> None:
+    graph = CastGraph(CountsItsCalls(4, 4), FP16)
+    for _ in range(3 * TRIES):
+        with autocast():
+            graph(torch.ones(2, 4))
+    assert graph.why == "forward changes calls"
+    assert graph.decided.tries == TRIES
+
+
 def test_graph_follows_an_operation_registered_later() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Sigmoid())
     graph = CastGraph(model, FP16)
