@@ -2,7 +2,7 @@
 
 A router gives each expert a score, and a token goes to the experts with the largest scores.
 Rounding moves each score a little, and makes some of them equal. The page computes all numbers
-(choosing.js). Python computes the same ones for the trait `changed`.
+(choosing.js). Python computes the same ones for the property `changed`.
 
 Invariant: the logits are FP32 numbers, drawn by a counter-based generator, so that the page and
 Python have the same ones. Of equal scores the lower expert wins, as in `torch.sort(stable=True)`.
