@@ -138,9 +138,10 @@ def engine_step(engine: Engine, loss: Callable[[], Tensor], *, clip: bool = Fals
 
 
 def inference(recipe: str, model: nn.Module, x: Tensor, target: Tensor) -> Step:
-    """Return a forward pass in evaluation mode, which needs no master weights and no scaler.
+    """Return a forward pass in evaluation mode, without a scaler.
 
-    The arguments are those of `training`; `target` is not used.
+    The arguments are those of `training`; `target` is not used. A recipe's engine holds its master
+    weights, which inference does not need: they count in the memory of this step.
     """
     device = x.device.type
     forward: Callable[[Tensor], object] = model
