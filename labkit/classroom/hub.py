@@ -79,7 +79,7 @@ class Classroom:
         guess_first: whether the answer to a prediction stays hidden until the learner commits.
 
     Raises:
-        ValueError: there is no learner, or a limit is not a positive number.
+        ValueError: `learners` is empty, or a limit is not a positive number.
     """
 
     folder: str

@@ -90,7 +90,7 @@ def _parse(text: str) -> tuple[str, int, Format, Format, str]:
     out = None
     accumulator = "FP32"
     # part of the text -> the word that has it
-    words: dict[str, str] = {}
+    word_of_part: dict[str, str] = {}
     for word in text.split():
         key, _, value = word.partition("=")
         if word in OPERATIONS:
@@ -114,9 +114,9 @@ def _parse(text: str) -> tuple[str, int, Format, Format, str]:
                 f"({', '.join(FORMATS)}), out=FORMAT or accumulate=FORMAT or GPU, got {word!r}. An "
                 f'example: "{EXAMPLE}"'
             )
-        if part in words:
-            raise ValueError(f"expected one {part}, got {words[part]!r} and {word!r}")
-        words[part] = word
+        if part in word_of_part:
+            raise ValueError(f"expected one {part}, got {word_of_part[part]!r} and {word!r}")
+        word_of_part[part] = word
     if terms is None:
         raise ValueError(
             f"expected K=TERMS, the number of terms of each sum, got none. An example: {EXAMPLE!r}"

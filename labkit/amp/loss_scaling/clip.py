@@ -99,7 +99,7 @@ def clip_without_waiting_(
     A second factor, which is rarely needed, is left to `finish_clipping`. For norm types other than
     1 to 6 and infinity, the host waits for the largest magnitude first.
     """
-    # a negative factor would turn the gradients around
+    # a negative factor would reverse the gradients
     if not max_norm >= 0:
         raise ValueError(f"max_norm: expected 0 or more, got {max_norm!r}")
     values = [stored_values(g) for g in gradients if g.numel()]

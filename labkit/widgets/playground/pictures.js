@@ -13,29 +13,33 @@ import { drawCourse, drawPortraits, drawSpreads } from "./drawn.js";
  * @param {Life} life
  */
 export function picturesOf(state, life) {
-  const spreads = figure({
-    life,
-    label: "The gradients of each layer by their size; the sentence above says what is lost",
-    height: 332,
-    draw(pen, width, height) {
-      drawSpreads({ pen, tint: state.tint }, width, height, state.session);
-    },
-  });
-  const course = figure({
-    life,
-    label: "The loss of each step here and in FP32; the sentence above compares them",
-    height: 280,
-    draw(pen, width, height) {
-      drawCourse({ pen, tint: state.tint }, width, height, state.session);
-    },
-  });
-  const portraits = figure({
-    life,
-    label: "What the network does here, and what its twin in FP32 does",
-    height: (width) => Math.min(220, (width - 12) / 2 + 20),
-    draw(pen, width, height) {
-      drawPortraits({ pen, tint: state.tint }, width, height, state.session);
-    },
-  });
-  return { spreads, course, portraits };
+  /**
+   * @param {string} label
+   * @param {number | ((width: number) => number)} height
+   * @param {typeof drawSpreads} draw
+   */
+  const picture = (label, height, draw) =>
+    figure({
+      life,
+      label,
+      height,
+      draw: (pen, wide, high) => draw({ pen, tint: state.tint }, wide, high, state.session),
+    });
+  return {
+    spreads: picture(
+      "The gradients of each layer by their size; the sentence above says what is lost",
+      332,
+      drawSpreads,
+    ),
+    course: picture(
+      "The loss of each step here and in FP32; the sentence above compares them",
+      280,
+      drawCourse,
+    ),
+    portraits: picture(
+      "What the network does here, and what its twin in FP32 does",
+      (width) => Math.min(220, (width - 12) / 2 + 20),
+      drawPortraits,
+    ),
+  };
 }
