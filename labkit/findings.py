@@ -26,6 +26,16 @@ class Status(StrEnum):
     BAD = "bad"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count and its noun, in the plural unless the count is 1.
+
+    >>> counted(1, "step"), counted(1000, "step")
+    ('1 step', '1,000 steps')
+    """
+    ending = "" if count == 1 else "s"
+    return f"{count:,} {noun}{ending}"
+
+
 # JupyterLab's theme variables, each with a fallback for hosts that have none. (Docs: JupyterLab,
 # CSS patterns.)
 COLOURS = {

@@ -21,15 +21,6 @@ class CommandError(Exception):
         self.status = status
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a count and its noun, in the plural unless the count is 1.
-
-    >>> counted(1, "row"), counted(2, "row")
-    ('1 row', '2 rows')
-    """
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def use_course(arguments: Namespace, solutions: bool = False) -> None:
     """Add the lessons of the option --course, for this command and the processes that it starts.
 

@@ -37,7 +37,8 @@ from labkit.classroom.marks import (
     unused,
     write_gradebook,
 )
-from labkit.commands import CommandError, counted, use_course
+from labkit.commands import CommandError, use_course
+from labkit.findings import counted
 from labkit.grading import batch
 from labkit.grading.digests import exercise_digest, lab_digest
 from labkit.grading.exercises import EXERCISES

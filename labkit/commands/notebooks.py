@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import labkit
-from labkit.commands import CommandError, counted, use_course
+from labkit.commands import CommandError, use_course
 from labkit.course import (
     PACKAGE,
     Lesson,
@@ -28,6 +28,7 @@ from labkit.course import (
     lessons_named,
     text_of,
 )
+from labkit.findings import counted
 from labkit.machine.jupyter import with_lab_settings
 from labkit.records import checkout, notebooks_folder, write_atomic
 from labkit.records.handout import handout_of, is_older

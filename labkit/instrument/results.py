@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from labkit.findings import CheckReport, Finding, Status
+from labkit.findings import CheckReport, Finding, Status, counted
 from labkit.formats import FP16, Format
 from labkit.instrument.fate import Fate, fate
 from labkit.instrument.histogram import ExponentHistogram, merge, shift
@@ -76,9 +76,9 @@ class TrainingResults(CheckReport):
         """The verdict in one sentence."""
         faults = len(list(grouped(self, Status.BAD)))
         warnings = len(list(grouped(self, Status.WARN)))
-        also = f", and {_counted(warnings, 'warning')}" if warnings else ""
+        also = f", and {counted(warnings, 'warning')}" if warnings else ""
         if faults:
-            return f"{_counted(faults, 'fault')} to repair{also}."
+            return f"{counted(faults, 'fault')} to repair{also}."
         if self.partial:
             return f"Nothing wrong in what could be observed{also}. Not observed: {self.partial}."
         if warnings:
@@ -178,14 +178,10 @@ class TrainingResults(CheckReport):
         return log2_scale, lost_together / total, lost_apart / total
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def run_in_words(report: TrainingResults) -> str:
     """Return the model, and how many of its steps ran, were sampled and were skipped."""
     name = f"{report.model}: " if report.model else ""
-    steps = _counted(report.steps, "step")
+    steps = counted(report.steps, "step")
     return f"{name}{steps}, {len(report.watched)} sampled, {len(report.skips)} skipped"
 
 

@@ -12,19 +12,21 @@ runs; the numbers in a weight are not compared. Without a graph, eager autocast 
 gives the reason with the line.
 
 Limits: Python code, such as a print, does not run again. A guard compares neither what a function
-called by `forward` looks up nor what lies deeper in an object. It compares by ==, so that 1, 1.0
-and True are one value, as are 0.0 and -0.0.
+called by `forward` looks up nor what lies deeper in an object. Inside lists and dicts it compares
+by ==, so that 1, 1.0 and True are one value there, as are 0.0 and -0.0.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
+import operator
 import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from inspect import getattr_static
 from types import FunctionType, ModuleType
 from typing import Any
@@ -45,6 +47,7 @@ from labkit.formats.arguments import require_kind
 from labkit.gemm.half_storage import HalfStorage
 from labkit.interop import dtype_of
 
+_NUMBERS = (bool, int, float, complex)
 _PLAIN = (bool, int, float, str, list, dict, tuple, type(None))
 # attributes of a module whose own attributes a guard does not compare
 _NOT_OBJECTS = (*_PLAIN, nn.Module, Tensor, FunctionType, ModuleType, type)
@@ -89,16 +92,29 @@ class _GuardedValues:
     then: dict[str, Any]
     only_these: bool = False
 
+    @cached_property
+    def _numbers(self) -> dict[str, object]:
+        return {key: value for key, value in self.then.items() if type(value) in _NUMBERS}
+
     def is_unchanged(self) -> bool:
-        """Return whether the values are equal, in one fast comparison.
+        """Return whether the values are equal, in a few fast comparisons.
 
         Raises:
             RuntimeError, ValueError: a tensor or an array was replaced by another one, whose
                 comparison has no truth value.
         """
         if self.only_these:
-            return self.then.items() <= self.now.items()
-        return self.now == self.then
+            equal = self.then.items() <= self.now.items()
+        else:
+            equal = self.now == self.then
+        return equal and self._has_same_numbers()
+
+    def _has_same_numbers(self) -> bool:
+        """Return whether equal numbers have one type and one sign: 1 is not 1.0, nor 0.0 -0.0."""
+        # a number that was not set again is the same object; this loop runs in C
+        if all(map(operator.is_, map(self.now.get, self._numbers), self._numbers.values())):
+            return True
+        return all(_is_same(self.now.get(key), then) for key, then in self._numbers.items())
 
     def changed_key(self) -> str | None:
         """Return the key of a value that has changed, or None."""
@@ -107,11 +123,18 @@ class _GuardedValues:
             try:
                 # in lists, identical objects are equal without a comparison
                 same = bool([self.now.get(key)] == [self.then.get(key)])
+                if key in self._numbers:
+                    same = _is_same(self.now.get(key), self.then[key])
             except (RuntimeError, ValueError):
                 same = False
             if not same:
                 return key
         return None
+
+
+def _is_same(one: object, other: object) -> bool:
+    """Return whether two numbers have one type and one text, which the sign of zero is part of."""
+    return type(one) is type(other) and repr(one) == repr(other)
 
 
 class Guard:

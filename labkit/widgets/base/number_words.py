@@ -54,15 +54,6 @@ def short(value: float) -> str:
     return f"{float(digits):g}e{int(exponent)}"
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a count and its noun, in the plural where it is not 1.
-
-    >>> counted(1, "step"), counted(1000, "step")
-    ('1 step', '1,000 steps')
-    """
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def power(scale: float) -> str:
     """Return a scale as a power of two where it is one.
 

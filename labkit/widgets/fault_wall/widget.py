@@ -33,6 +33,7 @@ from labkit.faults import (
 )
 from labkit.faults.catalogue import plain
 from labkit.faults.fault import address
+from labkit.findings import counted
 from labkit.widgets.base.figures import still
 from labkit.widgets.base.widget import LabWidget
 
@@ -136,15 +137,21 @@ def find(cards: Mapping[str, Fault | GpuCard], query: str, kind: str) -> tuple[l
     of_kind = [card for card in cards.values() if kind in (ALL, card.kind.value)]
     if not query.strip():
         ids = [card.id for card in of_kind]
-        return ids, f"{_counted(ids)}. Paste the error message that you have, or a word."
+        return (
+            ids,
+            f"{counted(len(ids), 'card')}. Paste the error message that you have, or a word.",
+        )
     ids = [card.id for card in explain(query) if card.id in cards]
     if ids:
-        return ids, f"{_counted(ids)} known by this message, among all kinds of symptoms."
+        return (
+            ids,
+            f"{counted(len(ids), 'card')} known by this message, among all kinds of symptoms.",
+        )
     words = plain(query).split()
     ids = [card.id for card in of_kind if _has_words(card, words)]
     if ids:
         which = "this word" if len(words) == 1 else "these words"
-        return ids, f"{_counted(ids)} with {which}."
+        return ids, f"{counted(len(ids), 'card')} with {which}."
     return [], "No card is known by this message, and none has all of these words."
 
 
@@ -152,10 +159,6 @@ def _has_words(card: Fault | GpuCard, words: Sequence[str]) -> bool:
     parts = (card.id, card.title, card.symptom, card.cause, card.repair, *card.errors)
     text = plain(" ".join(parts))
     return all(word in text for word in words)
-
-
-def _counted(ids: Sequence[str]) -> str:
-    return "1 card" if len(ids) == 1 else f"{len(ids)} cards"
 
 
 class FaultWall(LabWidget, folder="fault_wall"):

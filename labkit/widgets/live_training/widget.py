@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import traitlets
 
 from labkit.amp import DYNAMIC, RECIPES, Recipe, ScalerConfig
+from labkit.findings import counted
 from labkit.formats import FORMATS, FP16, FP32, Format
 from labkit.instrument import GradSnapshot
 from labkit.records import made_on
@@ -32,7 +33,6 @@ from labkit.train import (
 )
 from labkit.train.run import Example
 from labkit.widgets.base.figures import why_still
-from labkit.widgets.base.number_words import counted
 from labkit.widgets.driven.controller import Command, pack
 from labkit.widgets.driven.widget import DrivenWidget, member_of, row_of
 from labkit.widgets.exact.rows import format_row

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from labkit.findings import counted
 from labkit.train import StepRecord
 from labkit.widgets.base.figures import (
     BROAD,
@@ -22,7 +23,7 @@ from labkit.widgets.base.figures import (
     on_any_page,
     steps_figure,
 )
-from labkit.widgets.base.number_words import counted, percent, power, short
+from labkit.widgets.base.number_words import percent, power, short
 from labkit.widgets.driven.controller import Phase
 from labkit.widgets.driven.widget import on
 from labkit.widgets.live_training.forked_run import ForkedRun

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from labkit.findings import counted
 from labkit.train import RunRecord, recorded_throughput, throughput_sentence
 from labkit.widgets.base.figures import (
     BROAD,
@@ -30,7 +31,6 @@ from labkit.widgets.base.figures import (
     raised,
     wrapped,
 )
-from labkit.widgets.base.number_words import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

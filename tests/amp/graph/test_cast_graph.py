@@ -6,6 +6,7 @@ equal. A network that a graph cannot hold runs eagerly, and a warning names the 
 
 import copy
 import inspect
+import math
 import random
 import shutil
 import warnings
@@ -424,6 +425,24 @@ def test_changes_of_a_model_do_not_use_up_its_traces() -> None:
             with autocast():
                 graph(torch.ones(2, 4))
         assert graph.decided.run is not None, graph.why
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1.0), (1.0, True), (0.0, -0.0), (2.0, math.nan)])
+def test_graph_follows_a_number_that_equals_the_one_before(before: float, after: float) -> None:
+    graph = CastGraph(ScaledByAttribute(), FP16)
+    x = torch.ones(2, 4)
+    graph.model.scale = before
+    for _ in range(3):
+        with autocast():
+            graph(x)
+    assert graph.decided.run is not None
+    graph.model.scale = after
+    with autocast():
+        decided = graph(x)
+        eager = graph.model(x)
+    assert decided.dtype == eager.dtype
+    # The bits, of which one is the sign of zero.
+    assert torch.equal(decided.view(torch.int16), eager.view(torch.int16))
 
 
 class CountsItsCalls(nn.Linear):
