@@ -63,7 +63,7 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "checkout": ("machine",),
     "site": ("records", "widgets"),
     "export": ("moved",),
-    "commands": ("formats", "checkout", "site", "testing", "gpu", *BELOW_COMMANDS),
+    "commands": ("formats", "findings", "checkout", "site", "testing", "gpu", *BELOW_COMMANDS),
     # it names the functions of its commands, and imports the one that runs
     "cli": ("commands", "course"),
     "__main__": ("cli",),
