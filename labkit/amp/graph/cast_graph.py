@@ -6,8 +6,9 @@ of every module and of the plain objects that it holds, and the global values th
 If something differs, the network is traced again. Inputs of other shapes or dtypes, and evaluation,
 have graphs of their own.
 
-Invariant: a graph returns what eager autocast returns, outputs, gradients, running statistics and
-random numbers, bit for bit. A change of anything that a guard compares is detected before a graph
+Invariant: a graph returns what eager autocast returns under `labkit.gemm.half_storage`, outputs,
+gradients, running statistics and random numbers, bit for bit. On a CPU a graph contains that
+emulation, even if the mode is not open. A change of anything that a guard compares is detected before a graph
 runs; the numbers in a weight are not compared. Without a graph, eager autocast is used, and `why`
 gives the reason with the line.
 
