@@ -8,9 +8,9 @@ have graphs of their own.
 
 Invariant: a graph returns what eager autocast returns under `labkit.gemm.half_storage`, outputs,
 gradients, running statistics and random numbers, bit for bit. On a CPU a graph contains that
-emulation, even if the mode is not open. A change of anything that a guard compares is detected before a graph
-runs; the numbers in a weight are not compared. Without a graph, eager autocast is used, and `why`
-gives the reason with the line.
+emulation, even if the mode is not open. A change of anything that a guard compares is detected
+before a graph runs; the numbers in a weight are not compared. Without a graph, eager autocast is
+used, and `why` gives the reason with the line.
 
 Limits: Python code, such as a print, does not run again. A guard compares neither what a function
 called by `forward` looks up nor what lies deeper in an object. Inside lists and dicts it compares
