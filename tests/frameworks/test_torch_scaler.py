@@ -856,7 +856,7 @@ class Failing(torch.optim.Optimizer):
     [(TORCHS, True), (GradScaler, False)],
     ids=["torchs", "ours"],
 )
-def test_a_failed_fused_step_leaves_torchs_scale_behind(scaler_class, is_left_behind):
+def test_a_failed_fused_step_leaves_torchs_scale(scaler_class, is_left_behind):
     """The next step would multiply it by the scale again."""
     scaler, weight, _ = begin(scaler_class)
     optimizer = Failing([weight], {})
