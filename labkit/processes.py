@@ -39,6 +39,18 @@ def start_group(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]
     return subprocess.Popen(list(command), start_new_session=True, **options)
 
 
+def signal_name(number: int) -> str:
+    """Return the name of a signal, or "signal 40" if it has none, as most real-time signals.
+
+    >>> signal_name(9), signal_name(40)
+    ('SIGKILL', 'signal 40')
+    """
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def kill_group(leader: subprocess.Popen[Any]) -> None:
     """Kill all processes of a group that `start_group` started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):

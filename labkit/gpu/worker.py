@@ -11,7 +11,6 @@ import faulthandler
 import gc
 import json
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -25,7 +24,7 @@ from typing import Any
 
 import torch
 
-from labkit.processes import LineProcess, die_with_parent
+from labkit.processes import LineProcess, die_with_parent, signal_name
 
 # An item's answer, a JSON object; its keys depend on the kind, its values are plain.
 Line = dict[str, Any]
@@ -272,7 +271,7 @@ def how_it_ended(status: int | None) -> str:
     if status is None:
         return "closed its answers without an end, so it was ended"
     if status < 0:
-        return f"ended with {signal.Signals(-status).name}"
+        return f"ended with {signal_name(-status)}"
     return f"ended with status {status}"
 
 

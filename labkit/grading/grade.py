@@ -4,7 +4,7 @@ A `Grade` has one `Verdict` for each check, the first counter-example of each, a
 mistake, if any. All forms say everything as text; colours, which come from JupyterLab's theme, and
 symbols only repeat them.
 
-Invariant: the last line says "Solved" exactly where every check of the notebook passed.
+Invariant: in a notebook, the last line begins with "Solved" exactly if every check passed.
 """
 
 from __future__ import annotations

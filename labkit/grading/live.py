@@ -55,9 +55,9 @@ def form_of(stored: Exercise, hints: Sequence[str] = ()) -> Form:
     """
     reference = stored.reference
     assert isinstance(reference, StoredAnswers), "expected an exercise without its reference"
-    paper = visible_cases(stored)
-    shown = zip(paper.checks, paper.cases, reference.outcomes, strict=True)
-    rows = {repr(case): stored.aside(*case) for cases in paper.cases for case in cases}
+    case_set = visible_cases(stored)
+    shown = zip(case_set.checks, case_set.cases, reference.outcomes, strict=True)
+    rows = {repr(case): stored.aside(*case) for cases in case_set.cases for case in cases}
     return {
         "schema": SCHEMA,
         "id": stored.id,
@@ -197,8 +197,8 @@ def answer_in_page(exercise: Exercise, cells: Sequence[CodeCell]) -> LiveAnswer:
     if function is None:
         reason = problem or f"its cell no longer defines {exercise.call}"
         return _answer_with(Grade(exercise, (), note=reason), notes)
-    paper = visible_cases(exercise)
-    grade = judge(paper, answers_of(paper, function))
+    case_set = visible_cases(exercise)
+    grade = judge(case_set, answers_of(case_set, function))
     return _answer_with(grade, (*notes, problem) if problem else notes)
 
 

@@ -60,11 +60,9 @@ def reply(request: str) -> str:
     Returns:
         The fields of a `LiveAnswer` as JSON.
     """
-    asked = json.loads(request)
-    exercise = _exercise(asked["form"])
-    return json.dumps(
-        asdict(answer_in_page(exercise, cells_of(asked["notebook"], asked["answers"])))
-    )
+    parts = json.loads(request)
+    cells = cells_of(parts["notebook"], parts["answers"])
+    return json.dumps(asdict(answer_in_page(_exercise(parts["form"]), cells)))
 
 
 @lru_cache(maxsize=8)

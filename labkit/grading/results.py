@@ -71,7 +71,14 @@ def in_order(rows: Iterable[GradeRow]) -> list[GradeRow]:
     """Return the rows by student, and for each student in the order of the course."""
     places = {id: place for place, id in enumerate(EXERCISES)}
     return sorted(
-        rows, key=lambda row: (row.student, places.get(row.exercise, len(places)), row.notebook)
+        rows,
+        key=lambda row: (
+            row.student,
+            places.get(row.exercise, len(places)),
+            # An earlier version of the course may have had other exercises.
+            row.exercise,
+            row.notebook,
+        ),
     )
 
 

@@ -18,6 +18,7 @@ import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from labkit.course import CourseError, Lesson
 from labkit.grading.exercise import Case, Exercise, Outcome, Rows
@@ -110,7 +111,8 @@ def digest(outcomes: Sequence[Sequence[object]], exercise: Exercise) -> str:
 def _normal_form(value: object, exercise: Exercise) -> object:
     """Return the normal form that all equal values share."""
     if is_boolean_tensor(value):
-        return bool(value)
+        # As Python's own boolean, which it may replace.
+        return repr(bool(value))
     if is_tensor(value) or is_array(value):
         elements = [_normal_form(item, exercise) for item in value.reshape(-1).tolist()]
         return type(value).__name__, str(value.dtype), tuple(value.shape), elements
@@ -120,11 +122,9 @@ def _normal_form(value: object, exercise: Exercise) -> object:
         case Failure():
             return "failure", value.what
         case Instance(name, fields):
-            return name, sorted((key, _normal_form(item, exercise)) for key, item in fields.items())
+            return name, _pairs(fields, exercise)
         case dict():
-            return "dict", sorted(
-                (repr(key), _normal_form(item, exercise)) for key, item in value.items()
-            )
+            return "dict", _pairs(value, exercise)
         case list() | tuple():
             return [_normal_form(item, exercise) for item in value]
         case bool() | None | str():
@@ -134,9 +134,22 @@ def _normal_form(value: object, exercise: Exercise) -> object:
     return repr(value)
 
 
+def _pairs(items: Mapping[Any, object], exercise: Exercise) -> list[str]:
+    """Return the normal form of keys and items, the same for any order and for 4 and 4.0."""
+    forms = [
+        (_normal_form(key, exercise), _normal_form(item, exercise)) for key, item in items.items()
+    ]
+    # As texts, since normal forms of different types have no order.
+    return sorted(map(repr, forms))
+
+
 def _number(value: float, exercise: Exercise) -> str:
     if isinstance(value, int):
-        return _number(float(value), exercise) if abs(value) < 2**53 else str(value)
+        try:
+            as_float = float(value)
+        except OverflowError:
+            return str(value)
+        return _number(as_float, exercise) if as_float == value else str(value)
     if value == 0 and not exercise.two_zeros:
         return "0"
     if exercise.ulps and math.isfinite(value):

@@ -58,8 +58,8 @@ def script_json(content: object) -> Markup:
         ValueError: If the value holds inf or NaN.
 
     >>> print(script_json({"end": "</script>"}))
-    {"end":"<\/script>"}
+    {"end":"\u003c/script>"}
     """
     text = json.dumps(content, separators=(",", ":"), allow_nan=False)
-    # "</" would end the element; "<\/" is the same text in JSON.
-    return markup(text.replace("</", "<\\/"))
+    # "</script" would end the element, and "<!--<script" would keep its end tag from ending it.
+    return markup(text.replace("<", r"\u003c"))

@@ -4,8 +4,8 @@ Idea: every run returns a record, and plots, tests and exercises read records. A
 device and versions, so that no curve can pass for one made elsewhere. A fingerprint, a hash of all
 values of task and recipe, identifies what was trained.
 
-Invariant: load(save(record)) == record, infinities and NaNs included; a file is complete or does
-not exist. The categories of memory do not overlap: every tensor is counted once, by its storage.
+Invariant: a loaded record has the values that were saved, infinities and NaNs included; a file is
+complete or does not exist. The categories of memory do not overlap: every tensor is counted once, by its storage.
 """
 
 from __future__ import annotations
@@ -246,6 +246,9 @@ def _spell(value: Any, field: str) -> str:
             return f"[{items}]"
         # Python writes a tuple of one element with a comma
         return f"({items},)" if len(value) == 1 else f"({items})"
+    # the order of a set differs from process to process
+    if isinstance(value, set | frozenset):
+        return "{" + ", ".join(sorted(_spell(each, field) for each in value)) + "}"
     # the repr of an array is rounded and abbreviated
     if isinstance(value, torch.Tensor | np.ndarray):
         return f"{value.dtype}{value.tolist()}"

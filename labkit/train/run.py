@@ -118,7 +118,7 @@ class SwallowedObserver:
 
 # First steps, which are not timed.
 WARM_UP = 2
-# Pictures in a record, after that of the initial weights.
+# The least number of pictures of a run with as many steps, after that of its initial weights.
 PICTURES = 10
 # steps between two measurements of underflow, each of which costs an FP32 step
 MEASURE_EVERY = 10

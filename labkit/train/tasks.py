@@ -358,11 +358,7 @@ _GPU_ROWS = (
         batch_size=1024,
         steps=200,
     ),
-    replace(
-        TASKS["small_targets"],
-        make_model=partial(networks.tanh_mlp, hidden=2048),
-        make_data=small_targets,
-    ),
+    replace(TASKS["small_targets"], make_model=partial(networks.tanh_mlp, hidden=2048)),
 )
 GPU_TASKS: dict[str, Task] = Rows(
     {task.name + SUFFIX: replace(task, name=task.name + SUFFIX) for task in _GPU_ROWS}

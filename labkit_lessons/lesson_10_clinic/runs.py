@@ -159,10 +159,9 @@ def _problems_of_replay(name: str, run: Replay, loss_count: int) -> dict[str, st
             f"{taken} of {consultation.steps} steps were taken: a step that is left out, or "
             "caught, repairs nothing"
         )
-    if any(abs(ratio - 1) > LENGTH for ratio in run.clipped):
-        problems["clipping"] = (
-            f"a step is {max(run.clipped):.2f} times as long as clipping leaves it"
-        )
+    farthest = max(run.clipped, key=lambda ratio: abs(ratio - 1), default=1.0)
+    if abs(farthest - 1) > LENGTH:
+        problems["clipping"] = f"a step is {farthest:.2f} times as long as clipping leaves it"
     # Half of the steps may be bare by chance: in them, the penalty hardly changes the gradient.
     if 2 * run.bare > max(1, taken):
         problems["penalty"] = (

@@ -371,6 +371,12 @@ def test_a_report_names_waits_above_the_limit() -> None:
             {"aten::copy_ at labkit/b.py:2": 1},
             ("5 waits   1 copies", "ABOVE, most of them aten::equal at a.py:1"),
         ),
+        # the copies of a line count beside its waits
+        (
+            3,
+            {"aten::equal at a.py:1": 1, "aten::copy_ at labkit/b.py:2": 3},
+            ("3 waits   4 copies", "ABOVE, most of them aten::equal at a.py:1"),
+        ),
     ):
         text = report_with(
             {**line_of("waits O1"), "waits": {"aten::equal at a.py:1": waits}, "copies": copies}

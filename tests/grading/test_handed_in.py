@@ -596,6 +596,17 @@ def test_a_folder_with_hardly_a_notebook_is_called_a_wrong_one(
     assert "! 3 of 4 learners have no notebook that can be read" in capsys.readouterr().err
 
 
+def test_the_order_of_rows_does_not_change_the_file(tmp_path: Path) -> None:
+    rows = [
+        GradeRow(student, "06.ipynb", exercise, 0, 10, "")
+        for student in ("ada", "bob")
+        for exercise in ("scaling.clip", "an.earlier", "another.earlier")
+    ]
+    for name, each in (("a.csv", rows), ("b.csv", rows[::-1])):
+        write(each, tmp_path / name)
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+
+
 def test_grades_are_written_whatever_their_text(tmp_path: Path) -> None:
     path = tmp_path / "grades.csv"
     write(

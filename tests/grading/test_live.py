@@ -8,15 +8,18 @@ from functools import cache
 from typing import Any
 
 import pytest
+import torch
 
 from labkit.classroom.live import live_exercises
 from labkit.course import Lesson, learners_notebook, lessons
 from labkit.grading import EXERCISES
+from labkit.grading.difference import difference
 from labkit.grading.exercise import Exercise
 from labkit.grading.grade import as_html
 from labkit.grading.judge import answers_of, judge, known_answers, visible_cases
 from labkit.grading.live import exercise_of
 from labkit.grading.solutions import Solutions
+from labkit.grading.stored import digest
 
 NOT_IN_PAGES = ("torch", "numpy", "matplotlib", "jinja2", "IPython", "nbformat")
 # A program that judges as a page does, and cannot import the packages that a page lacks.
@@ -186,3 +189,24 @@ def test_an_error_is_a_known_mistake_whatever_python_says_of_it() -> None:
         found = judge(visible_cases(one), json.loads(text)).mistake
         assert found is not None
         assert found.name == "forgets the sign"
+
+
+@pytest.mark.parametrize(
+    ("right", "got"),
+    [
+        pytest.param(True, torch.tensor(True), id="torch's boolean for Python's"),
+        pytest.param({4: 1.0, 2: "a"}, {2.0: "a", 4.0: 1}, id="keys in another order and type"),
+        pytest.param(2**60, 2.0**60, id="a large whole number as a float"),
+        pytest.param({(1,): 2, "a": 3}, {"a": 3, (1,): 2}, id="keys of two kinds"),
+    ],
+)
+def test_answers_without_a_difference_have_one_digest(right: object, got: object) -> None:
+    exercise = EXERCISES["start.smallest"]
+    assert difference(right, got) is None
+    assert digest([[right]], exercise) == digest([[got]], exercise)
+
+
+def test_numbers_that_differ_have_different_digests() -> None:
+    exercise = EXERCISES["start.smallest"]
+    numbers = (2**60, 2**60 + 1, 2**2000, 2**2000 + 1, -(2**60), True, "1152921504606846976")
+    assert len({digest([[number]], exercise) for number in numbers}) == len(numbers)

@@ -195,6 +195,8 @@ def test_a_value_that_cannot_be_sent_is_opaque(value: Any) -> None:
         '["__import__", "os"]',
         '["array", "O", [1], "AAAAAAAAAAA="]',
         '["instance", "ScalerState", 5]',
+        '["float", "0x1p99999"]',
+        '["array", "f8,,", [1], "AAAA"]',
     ],
 )
 def test_json_that_dump_did_not_write_is_refused(text: str) -> None:

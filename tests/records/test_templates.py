@@ -36,10 +36,11 @@ def test_a_missing_value_is_an_error() -> None:
         render("instrument/report_page.html.jinja", body="")
 
 
-def test_json_in_a_script_cannot_end_it() -> None:
-    text = script_json({"text": HOSTILE})
-    assert "</" not in text
-    assert json.loads(text) == {"text": HOSTILE}
+@pytest.mark.parametrize("hostile", [HOSTILE, "<!--<script>"])
+def test_json_in_a_script_can_neither_end_nor_extend_it(hostile: str) -> None:
+    text = script_json({"text": hostile})
+    assert "<" not in text
+    assert json.loads(text) == {"text": hostile}
 
 
 def test_a_report_escapes_names_of_a_model() -> None:

@@ -161,6 +161,20 @@ def test_fingerprints_depend_on_every_nested_value() -> None:
     assert len({fingerprint_of(**keywords) for keywords in different}) == len(different)
 
 
+def test_fingerprints_of_equal_sets_are_equal() -> None:
+    # Whole numbers that differ by the size of a small table collide, so their order is that in
+    # which they were inserted.
+    sets: list[set[int]] = []
+    for numbers in ((0, 8), (8, 0)):
+        filled: set[int] = set()
+        for number in numbers:
+            filled.add(number)
+        sets.append(filled)
+    assert repr(sets[0]) != repr(sets[1])
+    tasks = [replace(SHORT, loss=partial(F.cross_entropy, of=each)) for each in sets]
+    assert fingerprint(tasks[0], FP32) == fingerprint(tasks[1], FP32)
+
+
 def test_a_loss_without_an_importable_name_is_refused(tmp_path: Path) -> None:
     class Losses:
         def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -235,8 +235,9 @@ def _budgets(line: Line) -> Iterator[str]:
     copies = sum(line["copies"].values())
     verdict = "within"
     if waits > MOST_WAITS or copies > MOST_COPIES:
-        places = line["waits"] | line["copies"]
-        verdict = f"ABOVE, most of them {max(places, key=places.get)}"
+        places = Counter(line["waits"]) + Counter(line["copies"])
+        ((place, _),) = places.most_common(1)
+        verdict = f"ABOVE, most of them {place}"
     by_cuda = line.get("synchronizations")
     cuda = "" if by_cuda is None else f", {by_cuda} synchronizations by CUDA's count"
     name = f"{line['recipe']}, clipped" if line["clip"] else line["recipe"]

@@ -77,7 +77,9 @@ def create_control_group(
     # Version 2 of control groups.
     if (root / "cgroup.controllers").is_file():
         group = root / name
-        for parent in [root, *(root / part for part in list(Path(name).parents)[-2::-1])]:
+        # From the root to the group's own parent: a controller passes from each to the next.
+        for folder in reversed(Path(name).parents):
+            parent = root / folder
             parent.mkdir(exist_ok=True)
             (parent / "cgroup.subtree_control").write_text(
                 "+memory +cpu" if cores is not None else "+memory"

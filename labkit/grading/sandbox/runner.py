@@ -139,21 +139,24 @@ class Runner:
         ours, theirs = socket.socketpair()
         self._open.add(ours)
         message = OPTIMIZER_JOB if any(map(_optimizes, requests)) else PLAIN_JOB
-        with ours, ours.makefile("rb") as stream:
-            with theirs, self._one_at_a_time:
-                try:
-                    socket.send_fds(control, [message], [theirs.fileno()])
-                except OSError as error:
-                    raise NotStarted(f"the sandbox has ended:\n{_errors(self.folder)}") from error
-            ours.sendall(packed((requests, limits, isolation)))
-            for line in stream:
-                if not line.startswith(b"{"):
-                    raise NotStarted(line.decode(errors="replace").strip())
-                # The supervisor was killed while it wrote this line.
-                if not line.endswith(b"\n"):
-                    break
-                yield Reply(**json.loads(line))
-        self._open.discard(ours)
+        try:
+            with ours, ours.makefile("rb") as stream:
+                with theirs, self._one_at_a_time:
+                    try:
+                        socket.send_fds(control, [message], [theirs.fileno()])
+                    except OSError as error:
+                        errors = _errors(self.folder)
+                        raise NotStarted(f"the sandbox has ended:\n{errors}") from error
+                ours.sendall(packed((requests, limits, isolation)))
+                for line in stream:
+                    if not line.startswith(b"{"):
+                        raise NotStarted(line.decode(errors="replace").strip())
+                    # The supervisor was killed while it wrote this line.
+                    if not line.endswith(b"\n"):
+                        break
+                    yield Reply(**json.loads(line))
+        finally:
+            self._open.discard(ours)
 
     def close(self) -> None:
         """End all processes. Supervisors kill their workers when their connection closes."""

@@ -16,7 +16,6 @@ import json
 import os
 import pickle
 import select
-import signal
 import socket
 import time
 from abc import ABC, abstractmethod
@@ -34,7 +33,7 @@ from labkit.grading.sandbox.limits import (
     resident_memory,
 )
 from labkit.grading.sandbox.worker import CHECK, END, NOTE, RAN, Limits, Request, answer_all
-from labkit.processes import die_with_parent
+from labkit.processes import die_with_parent, signal_name
 
 # Bytes of the answers to one exercise.
 MAX_ANSWERS = 8 << 20
@@ -230,19 +229,11 @@ def _seconds_left(limits: Limits, cpu: float | None, elapsed: float) -> float:
     return min(limits.seconds - used, limits.wall_seconds - elapsed) + 0.01
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    # most real-time signals have no name
-    except ValueError:
-        return f"signal {number}"
-
-
 def _exit_note(code: int | None) -> str:
     if code is None:
         return "no answer: the code closed the channel of the answers"
     if code < 0:
-        name = _signal_name(-code)
+        name = signal_name(-code)
         hint = " (out of memory?)" if name == "SIGKILL" else ""
         return f"the code ended its process: {name}{hint}"
     return f"the code ended its process, with exit code {code}: os._exit?"

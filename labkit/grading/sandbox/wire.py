@@ -122,6 +122,9 @@ def load(json: object) -> object:
         RuntimeError,
         RecursionError,
         ValueError,
+        # A float beyond the range, and a numpy dtype that is not one.
+        OverflowError,
+        SyntaxError,
     ) as error:
         raise ValueError(f"this is not an answer written by dump: {str(json)[:80]}") from error
 
