@@ -76,7 +76,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             package = Path(report.nodeid.partition("::")[0]).parent.as_posix()
             package = "/".join(package.split("/")[:2])
             seconds[package] += report.duration
-            items[package] += report.when == "call"
+            if report.when == "call":
+                items[package] += 1
     terminalreporter.section("seconds of each package")
     for package, total in seconds.most_common():
         terminalreporter.write_line(f"{total:7.1f} s  {items[package]:5} tests  {package}")

@@ -94,7 +94,8 @@ def _script_output(as_json: bool) -> Iterator[None]:
     With JSON, the output of the script goes to standard error. The file descriptor is redirected,
     too, which child processes and `sys.__stdout__` use.
     """
-    stdout, stderr = sys.stdout, sys.stderr
+    stdout = sys.stdout
+    stderr = sys.stderr
     sys.stdout.flush()
     copied = os.dup(1) if as_json else None
     try:
@@ -103,7 +104,8 @@ def _script_output(as_json: bool) -> Iterator[None]:
             sys.stdout = sys.stderr
         yield
     finally:
-        sys.stdout, sys.stderr = stdout, stderr
+        sys.stdout = stdout
+        sys.stderr = stderr
         if copied is not None:
             sys.stdout.flush()
             os.dup2(copied, 1)

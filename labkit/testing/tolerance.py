@@ -57,11 +57,12 @@ def tolerance(text: str) -> str:
         ("root mean square of errors, stored", f"{typical:.3g}"),
         (f"half a unit in the last place of {size:.3g}, the largest result", f"{last:.3g}"),
     ]
-    arguments = (
-        "got, a, b"
-        if name in ("matmul", "dot")
-        else f"got, {'sum_over' if name == 'sum' else name}(x)"
-    )
+    if name in ("matmul", "dot"):
+        arguments = "got, a, b"
+    elif name == "sum":
+        arguments = "got, sum_over(x)"
+    else:
+        arguments = f"got, {name}(x)"
     lines = [
         f"{name}, K={terms:,}, {format.name} operands, {out.name} out, accumulator {how.name}",
         "",

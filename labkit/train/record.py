@@ -5,7 +5,8 @@ device and versions, so that no curve can pass for one made elsewhere. A fingerp
 values of task and recipe, identifies what was trained.
 
 Invariant: a loaded record has the values that were saved, infinities and NaNs included; a file is
-complete or does not exist. The categories of memory do not overlap: every tensor is counted once, by its storage.
+complete or does not exist. The categories of memory do not overlap: every tensor is counted once,
+by its storage.
 """
 
 from __future__ import annotations

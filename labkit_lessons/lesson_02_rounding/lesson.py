@@ -320,8 +320,9 @@ print("Kahan:            ", sum_compensated(values, FP16).value)
 def my_kahan(values, total, lost):
     """Return the total after adding an array of np.float16 in order, as Kahan does it.
 
-    total  np.float16: the total so far, 0 at the start
-    lost   np.float16: arrived minus meant of the last addition, 0 at the start
+    Args:
+        total: np.float16: the total so far, 0 at the start.
+        lost: np.float16: arrived minus meant of the last addition, 0 at the start.
     """
     ### BEGIN SOLUTION
     for x in values:

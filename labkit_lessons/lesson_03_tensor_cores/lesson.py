@@ -164,8 +164,8 @@ for name, adder in adders.items():
 def my_standstill(a, b):
     """Return (count, total): where adding a*b again and again stands still.
 
-    count  how many products a*b are counted before one changes nothing
-    total  the sum that stands still, as a float
+    `count` is how many products a*b are counted before one changes nothing. `total` is the sum
+    that stands still, as a float.
     """
     ### BEGIN SOLUTION
     k = 0
@@ -266,7 +266,9 @@ sum_errors_figure()
 def my_block(a, b, c, fraction_bits, result_bits):
     """Return c + a[0]*b[0] + a[1]*b[1] + ... as a Tensor Core adds one block.
 
-    a, b  lists of floats
+    Args:
+        a: List of floats.
+        b: List of floats, as long as `a`.
     """
 
     ### BEGIN SOLUTION
@@ -627,8 +629,10 @@ print(f"FP32 itself:         error {(a @ b - exact).abs().max() / exact.abs().ma
 def my_product(a, b, products):
     """Return a @ b in FP32, from products of BF16 parts.
 
-    a, b      FP32 tensors [m, k] and [k, n]
-    products  1, 3 or 6
+    Args:
+        a: FP32 tensor [m, k].
+        b: FP32 tensor [k, n].
+        products: 1, 3 or 6.
     """
 
     ### BEGIN SOLUTION

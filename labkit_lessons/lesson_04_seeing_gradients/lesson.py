@@ -110,8 +110,9 @@ def my_binades(values, width):
 
     Leave out bins without values.
 
-    values  list of FP32 numbers, as floats; zeros, infinities and NaN are in no binade
-    width   how many binades make a bin, 1 or more
+    Args:
+        values: List of FP32 numbers, as floats; zeros, infinities and NaN are in no binade.
+        width: How many binades make a bin, 1 or more.
     """
     ### BEGIN SOLUTION
     counts = {}
@@ -198,9 +199,10 @@ def my_lost_share(counts, log2_scale, smallest):
 
     The share of no numbers is 0.0.
 
-    counts      dict: exponent of a binade -> how many numbers lie in it
-    log2_scale  whole number, may be negative
-    smallest    exponent of the format's smallest number, -24 in FP16
+    Args:
+        counts: Dict: exponent of a binade -> how many numbers lie in it.
+        log2_scale: Whole number, may be negative.
+        smallest: Exponent of the format's smallest number, -24 in FP16.
     """
     ### BEGIN SOLUTION
     total = sum(counts.values())
@@ -223,8 +225,11 @@ check("gradients.fate", my_lost_share)
 def my_window(smallest, largest):
     """Return (lowest k, highest k) for which neither is lost at scale 2^k; None if there is no k.
 
-    smallest, largest  FP32 numbers above 0, as floats: magnitudes of the gradients
-    k                  goes from -40 to 60
+    k goes from -40 to 60.
+
+    Args:
+        smallest: FP32 number above 0, as a float: the smallest magnitude of the gradients.
+        largest: The largest magnitude, as `smallest`.
     """
     ### BEGIN SOLUTION
     good = [k for k in range(-40, 61) if smallest * 2.0**k > 2.0**-25 and largest * 2.0**k < 65520]
@@ -277,8 +282,10 @@ def my_lost(in_fp32, in_fp16, noise):
 
     The share is 0.0 if no gradient is above the noise.
 
-    in_fp32, in_fp16  lists of tensors of any shape, of the same layers in the same order
-    noise             magnitude in FP32, 0.0 or more, up to which a gradient counts as zero
+    Args:
+        in_fp32: List of tensors of any shape, one for each layer.
+        in_fp16: The same in FP16, in the same order.
+        noise: Magnitude in FP32, 0.0 or more, up to which a gradient counts as zero.
     """
     ### BEGIN SOLUTION
     alive = lost = 0
@@ -313,7 +320,11 @@ with torch.no_grad():
         passed.append((f"layer {number}", activations))
     passed.append(("loss", activations.square().mean()))
 for name, tensor in passed:
-    kind = "NaN" if tensor.isnan().any() else "inf" if tensor.isinf().any() else ""
+    kind = ""
+    if tensor.isnan().any():
+        kind = "NaN"
+    elif tensor.isinf().any():
+        kind = "inf"
     largest = tensor.nan_to_num(0, 0, 0).abs().max().item()
     print(f"{name:<8} largest finite magnitude {largest:>8,.0f}   {kind}")
 
@@ -333,9 +344,11 @@ for name, tensor in passed:
 def my_culprit(tensors):
     """Return (name, before) of the first tensor with an inf or NaN; None if all are finite.
 
-    tensors  list of (name, FP16 tensor of any shape, never empty); a layer that runs twice
-             is listed twice
-    before   largest magnitude of the tensor before it, a float; 0.0 if it is the first
+    `before` is the largest magnitude of the tensor before it, a float; 0.0 if it is the first.
+
+    Args:
+        tensors: List of (name, FP16 tensor of any shape, never empty); a layer that runs twice
+            is listed twice.
     """
     ### BEGIN SOLUTION
     before = 0.0

@@ -194,11 +194,12 @@ for spread in (1, 4, 16, 64):
 def my_list(op):
     """Return "allow", "deny", "promote" or "keep".
 
-    op  one of: linear, matmul, bmm, addmm, conv1d, conv2d, conv3d, einsum;
-        softmax, log_softmax, exp, log, pow, sum, prod, layer_norm, group_norm,
-        cross_entropy, mse_loss, nll_loss;
-        addcmul (a + b * c), addcdiv (a + b / c), cross, atan2;
-        relu, dropout, max_pool2d, avg_pool2d, reshape, batch_norm
+    Args:
+        op: One of: linear, matmul, bmm, addmm, conv1d, conv2d, conv3d, einsum;
+            softmax, log_softmax, exp, log, pow, sum, prod, layer_norm, group_norm,
+            cross_entropy, mse_loss, nll_loss;
+            addcmul (a + b * c), addcdiv (a + b / c), cross, atan2;
+            relu, dropout, max_pool2d, avg_pool2d, reshape, batch_norm.
     """
     ### BEGIN SOLUTION
     if op in ("linear", "matmul", "bmm", "addmm", "conv1d", "conv2d", "conv3d", "einsum"):
@@ -308,9 +309,10 @@ for name, function in (("linear", layer), ("written in Python", Rotated.apply)):
 def my_dtypes(steps, given):
     """Return a list with "FP16" or "FP32" for the result of each step.
 
-    steps  list of (result, rule, operands)
-           rule is "allow", "deny", "promote" or "keep" (which has one operand)
-    given  dict: name of an input -> "FP16" or "FP32"
+    Args:
+        steps: List of (result, rule, operands).
+            A rule is "allow", "deny", "promote" or "keep" (which has one operand).
+        given: Dict: name of an input -> "FP16" or "FP32".
     """
     ### BEGIN SOLUTION
     known = dict(given)
@@ -345,10 +347,11 @@ check("autocast.dtypes", my_dtypes)
 def my_linear(x, weight, bias, grad_y):
     """Return (y in FP16, grad_x in FP32, grad_weight in FP32).
 
-    x       FP32 [n, in]
-    weight  FP32 [out, in]
-    bias    FP32 [out]
-    grad_y  FP16 [n, out]: the gradient that arrives from the layers above
+    Args:
+        x: FP32 [n, in].
+        weight: FP32 [out, in].
+        bias: FP32 [out].
+        grad_y: FP16 [n, out]: the gradient that arrives from the layers above.
     """
     ### BEGIN SOLUTION
     x16 = x.half()
@@ -638,8 +641,9 @@ print("torch.autocast sees the new weights:      ", halved_inside(in_torch))
 def my_casts(weights, events):
     """Return (list of the FP16 tensors that were used, in order; how many casts were made).
 
-    weights  dict: name -> FP32 tensor
-    events   list of (kind, name)
+    Args:
+        weights: Dict: name -> FP32 tensor.
+        events: List of (kind, name).
     """
     ### BEGIN SOLUTION
     cache = {}

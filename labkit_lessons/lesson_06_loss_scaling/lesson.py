@@ -172,9 +172,11 @@ print("cast to FP32, then divide:", (arrived.float() / 2**10).item(), "  (2^-27 
 def my_static_step(weight, gradient_of, scale, lr):
     """Return the FP32 weight after one step of SGD; unchanged if the gradient holds inf or NaN.
 
-    weight       FP32 tensor [n]; it stays as it is
-    gradient_of  gradient_of(scale) is the FP16 gradient [n] of scale * loss
-    scale, lr    numbers
+    Args:
+        weight: FP32 tensor [n]; it stays as it is.
+        gradient_of: gradient_of(scale) is the FP16 gradient [n] of scale * loss.
+        scale: A number.
+        lr: A number.
     """
     ### BEGIN SOLUTION
     gradient = gradient_of(scale).float() / scale
@@ -565,7 +567,8 @@ def my_clip_step(scaled_grads, scale, max_norm):
 
     Return None if a gradient holds inf or NaN.
 
-    scaled_grads  list of FP16 tensors of any shape, () and (0,) among them
+    Args:
+        scaled_grads: List of FP16 tensors of any shape, () and (0,) among them.
     """
     ### BEGIN SOLUTION
     grads = [grad.float() / scale for grad in scaled_grads]
@@ -708,9 +711,11 @@ for name, test in bad.items():
 def my_unscale(scaled_grads, scale, limit):
     """Return (the unscaled gradients in FP32, found_inf).
 
-    scaled_grads  list of FP16 tensors
-    limit         the largest magnitude of a good gradient, after unscaling; inf for none
-    found_inf     True if any element is inf or NaN, or larger than the limit
+    found_inf is True if any element is inf or NaN, or larger than the limit.
+
+    Args:
+        scaled_grads: List of FP16 tensors.
+        limit: The largest magnitude of a good gradient, after unscaling; inf for none.
     """
     ### BEGIN SOLUTION
     grads = [grad.float() / scale for grad in scaled_grads]
@@ -751,7 +756,8 @@ def my_repaired_step(scale, tracker, grads, growth_interval):
 
     Inf or NaN halves the scale; growth_interval clean steps in a row double it.
 
-    grads  list of FP16 tensors
+    Args:
+        grads: List of FP16 tensors.
     """
     ### BEGIN SOLUTION
     finite = all(bool(torch.isfinite(grad).all()) for grad in grads)

@@ -138,8 +138,9 @@ for step in range(1, 11):
 def my_master_training(master, scaled_grads, scale, lr):
     """Return (the model weight in FP16, the master weight in FP32) after the last step.
 
-    master        FP32 [n], the weight before the first step; it stays as it is
-    scaled_grads  list of FP16 tensors [n], one for each step
+    Args:
+        master: FP32 [n], the weight before the first step; it stays as it is.
+        scaled_grads: List of FP16 tensors [n], one for each step.
     """
     ### BEGIN SOLUTION
     for scaled in scaled_grads:
@@ -214,10 +215,11 @@ for recipe in ("FP32", "O1", "O2", "O3"):
 def my_bill(parameters, model_bits, master, moments):
     """Return the number of bytes.
 
-    parameters  how many the model has
-    model_bits  16 or 32
-    master      True: FP32 master weights are kept beside the model's
-    moments     tensors of state for each weight: 0 for SGD, 1 with momentum, 2 for Adam
+    Args:
+        parameters: The number of parameters of the model.
+        model_bits: 16 or 32.
+        master: Whether FP32 master weights are kept beside the model's.
+        moments: Tensors of state for each weight: 0 for SGD, 1 with momentum, 2 for Adam.
     """
     ### BEGIN SOLUTION
     model = model_bits // 8
@@ -277,7 +279,8 @@ for name, groups in (("one group for all", None), ("no decay on norms and biases
 def my_groups(parameters):
     """Return {"decay": [names], "no decay": [names]}, each in the order given.
 
-    parameters  list of (name, shape, trainable)
+    Args:
+        parameters: List of (name, shape, trainable).
     """
     ### BEGIN SOLUTION
     groups = {"decay": [], "no decay": []}
@@ -343,8 +346,9 @@ for size in ((400, 1_000), (40, 10_000), (4, 100_000)):
 def my_flat_step(flat, scaled_grads, scale, lr):
     """Return (the flat FP32 master after the step, the list of FP16 model weights).
 
-    flat          FP32 [N]; it stays as it is
-    scaled_grads  list of FP16 tensors with N elements together
+    Args:
+        flat: FP32 [N]; it stays as it is.
+        scaled_grads: List of FP16 tensors with N elements together.
     """
     ### BEGIN SOLUTION
     grad = torch.cat([g.float().reshape(-1) for g in scaled_grads]) / scale
@@ -396,8 +400,9 @@ print(f"   average in FP16 {in_fp16.item():.5f}")
 def my_ema(history, decay):
     """Return the FP32 average after the last step.
 
-    history  list of (master weight, FP32 [n]; whether the step was taken)
-             the first is the weight before training
+    Args:
+        history: List of (master weight, FP32 [n]; whether the step was taken).
+            The first is the weight before training.
     """
     ### BEGIN SOLUTION
     average = history[0][0]
@@ -548,8 +553,9 @@ FORMATS = {  # name: (significant bits, smallest normal number, largest number)
 def my_accumulator(count, size):
     """Return the name of the first right format, or None if there is none.
 
-    count  whole number, 1 or more
-    size   float above 0
+    Args:
+        count: Whole number, 1 or more.
+        size: Float above 0.
     """
     ### BEGIN SOLUTION
     for name, (bits, smallest, largest) in FORMATS.items():

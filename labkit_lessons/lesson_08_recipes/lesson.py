@@ -93,10 +93,12 @@ for level in ("O0", "O1", "O2", "O3"):
 def my_knobs(level, changed):
     """Return the knobs of "O0", "O1", "O2" or "O3" as a dict, but for those that are changed.
 
-    model_bits          32 or 16
-    casts_by_operation  True or False
-    norms_in_fp32, master_weights, dynamic_scaling  True or False as well
-    changed             dict: name of a knob -> its new value; {} leaves the level as it is
+    model_bits is 32 or 16. casts_by_operation, norms_in_fp32, master_weights and
+    dynamic_scaling are True or False.
+
+    Args:
+        level: The name of the level.
+        changed: Dict: name of a knob -> its new value; {} leaves the level as it is.
     """
     ### BEGIN SOLUTION
     names = ("model_bits", "casts_by_operation", "norms_in_fp32")
@@ -175,8 +177,10 @@ Workbench("painted_picture", "FP16 static")
 def my_lines(masters, scaling, batches):
     """Return the lines of one training step, as a list of names.
 
-    masters, scaling  True or False
-    batches           over how many the gradients are added up
+    Args:
+        masters: True or False.
+        scaling: True or False.
+        batches: The number of batches whose gradients are added.
     """
     ### BEGIN SOLUTION
     lines = (["forward"] + ["scale loss"] * scaling + ["backward"]) * batches
@@ -323,9 +327,12 @@ import statistics
 def my_verdict(fp32, other, margin, t_90, t_95):
     """Return "as good", "worse", "better" or "cannot tell".
 
-    fp32, other  metrics, one for each seed, in the same order
-    margin       how large a difference may be and still not matter
-    t_90, t_95   Student's t for as many pairs
+    Args:
+        fp32: Metrics, one for each seed.
+        other: Metrics of the same seeds, in the same order.
+        margin: How large a difference may be and still not matter.
+        t_90: Student's t for as many pairs, for an interval of 90%.
+        t_95: The same for 95%.
     """
     ### BEGIN SOLUTION
     d = [(0.0 if math.isnan(b) else b) - a for a, b in zip(fp32, other, strict=True)]
@@ -509,8 +516,9 @@ print(f"weights, gradients and Adam: {fp32:,} bytes in FP32, {o2:,} in O2")
 def my_choice(fp32, candidates):
     """Return the name of the recipe to take.
 
-    fp32        metrics, one for each seed
-    candidates  list of (name, bytes, metrics)
+    Args:
+        fp32: Metrics, one for each seed.
+        candidates: List of (name, bytes, metrics).
     """
     ### BEGIN SOLUTION
     floor = statistics.mean(fp32) - (max(fp32) - min(fp32))

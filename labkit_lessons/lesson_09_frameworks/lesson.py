@@ -242,8 +242,9 @@ def apex_training(weight, batches, max_norm):
 def my_torch_training(weight, batches, max_norm):
     """Return (the weight, the scale) after a step of SGD for each batch, as `apex_training` does.
 
-    weight   FP32 tensor [outputs, inputs]; it stays as it is
-    batches  list of (x, y), FP32 tensors
+    Args:
+        weight: FP32 tensor [outputs, inputs]; it stays as it is.
+        batches: List of (x, y), FP32 tensors.
     """
     ### BEGIN SOLUTION
     layer = a_layer(weight)
@@ -322,9 +323,10 @@ except RuntimeError as refused:
 def my_repaired_training(weight, batches, max_norm):
     """Return (the master weight, the scale) after a step of SGD for each batch, under level O2.
 
-    weight    FP32 tensor [outputs, inputs]; it stays as it is
-    batches   list of (x, y), FP32 tensors
-    max_norm  of the gradient of the loss, not of the scaled loss
+    Args:
+        weight: FP32 tensor [outputs, inputs]; it stays as it is.
+        batches: List of (x, y), FP32 tensors.
+        max_norm: The largest norm of the gradient of the loss, not of the scaled loss.
     """
     ### BEGIN SOLUTION
     model = a_layer(weight)
@@ -428,9 +430,10 @@ ScalerPresets()
 def my_skipped_steps(largest, config, pause):
     """Return the numbers of the skipped steps, counted from 1.
 
-    largest  list of floats: the largest magnitude among the gradients of each step; may be inf
-    config   has init_scale, growth_interval, hysteresis, floor, cap and steps_at_floor
-    pause    whole number, 0 or more
+    Args:
+        largest: List of floats: the largest magnitude among the gradients of each step; may be inf.
+        config: Has init_scale, growth_interval, hysteresis, floor, cap and steps_at_floor.
+        pause: Whole number, 0 or more.
     """
     ### BEGIN SOLUTION
     scale = config.init_scale
@@ -454,7 +457,6 @@ def my_skipped_steps(largest, config, pause):
                 overflows = 0
     return skipped
     ### END SOLUTION
-
 
 check("frameworks.skips", my_skipped_steps)
 
@@ -514,8 +516,9 @@ def a_learner(weight, batches, callback):
 def my_fastai_training(weight, batches, max_norm):
     """Return (the weight, the scale) after `a_learner(weight, batches, your callback).fit(1)`.
 
-    weight   FP32 tensor [outputs, inputs]; it stays as it is
-    batches  list of (x, y), FP32 tensors
+    Args:
+        weight: FP32 tensor [outputs, inputs]; it stays as it is.
+        batches: List of (x, y), FP32 tensors.
     """
     ### BEGIN SOLUTION
     scaler = GradScaler("cpu")
@@ -620,9 +623,10 @@ print(explain(graph))
 def my_casts_placed(given, nodes):
     """Return [(tensor, format), ...]: which tensor is cast to which format, in order of need.
 
-    given  dict: name of an input or a weight -> "FP32" or "FP16"
-    nodes  list of (name, rule, names of its inputs), in order
-           the result of a node has the node's name
+    Args:
+        given: Dict: name of an input or a weight -> "FP32" or "FP16".
+        nodes: List of (name, rule, names of its inputs), in order.
+            The result of a node has the node's name.
     """
     ### BEGIN SOLUTION
     formats = dict(given)

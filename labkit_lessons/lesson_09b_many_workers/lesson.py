@@ -117,8 +117,9 @@ print("how long each rank's step is:", (scales.mean() / scales).tolist())
 def my_agreed_step(parts, gradients, scale, lr):
     """Return (the parts after the step, the scale after it).
 
-    parts      list of FP32 tensors, one for each rank, of any shape; they stay as they are
-    gradients  list of FP16 tensors of the same shapes, multiplied by `scale`
+    Args:
+        parts: List of FP32 tensors, one for each rank, of any shape; they stay as they are.
+        gradients: List of FP16 tensors of the same shapes, multiplied by `scale`.
     """
     ### BEGIN SOLUTION
     found_inf = any(not torch.isfinite(gradient).all() for gradient in gradients)
@@ -225,9 +226,10 @@ _ = interact(errors, log2_ranks=IntSlider(5, 1, 11, description="ranks, log2"))
 def my_mean_in_fp16(gradients, before):
     """Return the mean [n] of the gradients, in FP16.
 
-    gradients  list of FP16 tensors [n], one for each rank; do not change them
-               inf and NaN are added like numbers
-    before     what each is divided by before the sum; it divides the number of ranks
+    Args:
+        gradients: List of FP16 tensors [n], one for each rank; do not change them.
+            Inf and NaN are added like numbers.
+        before: The divisor of each before the sum; it divides the number of ranks.
     """
     ### BEGIN SOLUTION
     total = gradients[0] / before
@@ -304,9 +306,10 @@ def my_rows(rows, world, block):
 
     Both are `rows` for a rank that holds none.
 
-    rows   how many rows the weight has
-    world  how many ranks there are
-    block  how many rows belong together; the last part may be shorter
+    Args:
+        rows: How many rows the weight has.
+        world: How many ranks there are.
+        block: How many rows belong together; the last part may be shorter.
     """
     ### BEGIN SOLUTION
     each = -(-rows // (world * block)) * block

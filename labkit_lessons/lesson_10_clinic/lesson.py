@@ -115,8 +115,9 @@ predict("clinic.clip")
 def my_clip_training(model, batches):
     """Train the model, and return (losses, diagnosis).
 
-    model    FP32, takes inputs [64, 1, 8, 8]; it is trained in place
-    batches  list of (inputs, targets)
+    Args:
+        model: FP32, takes inputs [64, 1, 8, 8]; it is trained in place.
+        batches: List of (inputs, targets).
     """
     ### BEGIN SOLUTION
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -196,8 +197,9 @@ predict("clinic.unscale")
 def my_unscale_training(model, batches):
     """Train the model, and return (losses, diagnosis).
 
-    model    FP32, takes inputs [64, 1, 8, 8]; it is trained in place
-    batches  list of (inputs, targets)
+    Args:
+        model: FP32, takes inputs [64, 1, 8, 8]; it is trained in place.
+        batches: List of (inputs, targets).
     """
     ### BEGIN SOLUTION
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -275,8 +277,9 @@ predict("clinic.region")
 def my_region_training(model, batches):
     """Train the model, and return (losses, diagnosis).
 
-    model    FP32, takes inputs [64, 1, 8, 8]; it is trained in place
-    batches  list of (inputs, targets)
+    Args:
+        model: FP32, takes inputs [64, 1, 8, 8]; it is trained in place.
+        batches: List of (inputs, targets).
     """
     ### BEGIN SOLUTION
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -350,8 +353,9 @@ predict("clinic.schedule")
 def my_schedule_training(model, batches):
     """Train the model, and return (losses, diagnosis).
 
-    model    FP32, takes inputs [64, 1, 8, 8]; it is trained in place
-    batches  list of (inputs, targets)
+    Args:
+        model: FP32, takes inputs [64, 1, 8, 8]; it is trained in place.
+        batches: List of (inputs, targets).
     """
     ### BEGIN SOLUTION
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -456,8 +460,9 @@ predict("clinic.function")
 def my_function_training(model, batches):
     """Train the model, and return (losses, diagnosis).
 
-    model    a dictionary of two modules in FP32, "body" and "last"; they are trained in place
-    batches  list of (inputs, targets)
+    Args:
+        model: A dictionary of two modules in FP32, "body" and "last"; they are trained in place.
+        batches: List of (inputs, targets).
     """
 
     ### BEGIN SOLUTION
@@ -542,9 +547,10 @@ predict("clinic.mask")
 def my_mask_training(model, batches):
     """Train the model, and return (losses, diagnosis).
 
-    model    a dictionary of three FP32 layers, "embed", "mix" and "head"; train them in place
-    batches  list of (inputs [64, 8, 8], targets, padding [64, 8])
-             where padding is True there is no token
+    Args:
+        model: A dictionary of three FP32 layers, "embed", "mix" and "head"; train them in place.
+        batches: List of (inputs [64, 8, 8], targets, padding [64, 8]).
+            Where padding is True, a text has no token.
     """
     ### BEGIN SOLUTION
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -622,8 +628,9 @@ predict("clinic.gains")
 def my_gains_training(model, batches):
     """Train the model, and return (losses, diagnosis).
 
-    model    model.norm and model.linear, in FP32; they are trained in place
-    batches  list of (inputs [64, 1, 8, 8], targets); flatten(1) makes vectors of them
+    Args:
+        model: model.norm and model.linear, in FP32; they are trained in place.
+        batches: List of (inputs [64, 1, 8, 8], targets); flatten(1) makes vectors of them.
     """
     ### BEGIN SOLUTION
     model.linear.bfloat16()
@@ -697,8 +704,9 @@ predict("clinic.eval")
 def my_eval_training(model, batches):
     """Train the model, and return (losses, diagnosis).
 
-    model    a convolution, batch norm and a layer, in FP32; it is trained in place
-    batches  list of (inputs [64, 1, 8, 8], targets)
+    Args:
+        model: A convolution, batch norm and a layer, in FP32; it is trained in place.
+        batches: List of (inputs [64, 1, 8, 8], targets).
     """
     ### BEGIN SOLUTION
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
@@ -777,8 +785,9 @@ predict("clinic.penalty")
 def my_penalty_training(model, batches):
     """Train the model, and return (losses, diagnosis).
 
-    model    FP32, takes inputs [64, 1, 8, 8]; it is trained in place
-    batches  list of (inputs, targets)
+    Args:
+        model: FP32, takes inputs [64, 1, 8, 8]; it is trained in place.
+        batches: List of (inputs, targets).
     """
     ### BEGIN SOLUTION
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -874,8 +883,9 @@ for where, region in {"the CPU's lists": torch.autocast, "a GPU's lists": gpu_li
 def my_overflow_training(model, batches):
     """Train the model, and return (losses, diagnosis).
 
-    model    a dictionary of two layers in FP32, "body" and "head"; they are trained in place
-    batches  list of (inputs [64, 1, 8, 8], targets)
+    Args:
+        model: A dictionary of two layers in FP32, "body" and "head"; they are trained in place.
+        batches: List of (inputs [64, 1, 8, 8], targets).
     """
     ### BEGIN SOLUTION
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)

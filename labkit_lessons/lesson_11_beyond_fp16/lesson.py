@@ -194,8 +194,9 @@ for beta2 in (0.999, 0.99, 0.95):
 def my_frozen(weights, updates):
     """Return the names of the frozen parameters, in the order of `weights`.
 
-    weights  dict: name -> BF16 tensor, of any shape
-    updates  dict: name -> FP32 tensor of the same shape; the names may come in another order
+    Args:
+        weights: Dict: name -> BF16 tensor, of any shape.
+        updates: Dict: name -> FP32 tensor of the same shape; the names may come in another order.
     """
     ### BEGIN SOLUTION
     frozen = []
@@ -282,8 +283,11 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
 def my_clipped(learner, sampler, low, high):
     """Return the indices of the clipped texts, as a list; 0 is the first text.
 
-    learner, sampler  list of texts; a text is a list of log-probabilities, one for each token
-    low, high         the two limits, as 0.0003 and 0.0004
+    Args:
+        learner: List of texts; a text is a list of log-probabilities, one for each token.
+        sampler: The same texts, as the sampler rates them.
+        low: The lower limit, as 0.0003.
+        high: The upper limit, as 0.0004.
     """
     ### BEGIN SOLUTION
     clipped = []
@@ -469,10 +473,11 @@ with torch.no_grad():
 def my_rescue(up, down, largest, limit):
     """Return (up, down) with the powers of two moved; the arguments stay as they are.
 
-    up       FP32 tensor [hidden, inputs]: one row for each hidden number
-    down     FP32 tensor [outputs, hidden]: one column for each hidden number
-    largest  list of floats: the largest magnitude of each hidden number
-    limit    as 65504.0
+    Args:
+        up: FP32 tensor [hidden, inputs]: one row for each hidden number.
+        down: FP32 tensor [outputs, hidden]: one column for each hidden number.
+        largest: List of floats: the largest magnitude of each hidden number.
+        limit: The largest number of the format, as 65504.0.
     """
     ### BEGIN SOLUTION
     up = up.clone()

@@ -143,9 +143,10 @@ Workbench("digits", "FP8 delayed", steps=60)
 def my_scales(largest, length, top):
     """Return the scale of each step, as a list.
 
-    largest  list of floats, 0 or above: the largest magnitude of the tensor in each step
-    length   how many earlier steps count, 1 or more
-    top      the format's largest number, as 448.0
+    Args:
+        largest: List of floats, 0 or above: the largest magnitude of the tensor in each step.
+        length: How many earlier steps count, 1 or more.
+        top: The format's largest number, as 448.0.
     """
     ### BEGIN SOLUTION
     scales = []
@@ -208,8 +209,9 @@ BlockScales(format="MXFP4")
 def my_exponent(block, top):
     """Return k, a whole number from -127 on.
 
-    block  list of floats, FP32 numbers
-    top    the largest number of an element: 6.0 in E2M1, 448.0 in E4M3
+    Args:
+        block: List of floats, FP32 numbers.
+        top: The largest number of an element: 6.0 in E2M1, 448.0 in E4M3.
     """
     ### BEGIN SOLUTION
     largest = max(abs(x) for x in block)
@@ -332,9 +334,10 @@ GRID = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 def my_block(block, scale, random):
     """Return the rounded numbers, as a list.
 
-    block   list of floats
-    scale   a power of two
-    random  list of floats from 0 to below 1, one for each number of the block
+    Args:
+        block: List of floats.
+        scale: A power of two.
+        random: List of floats from 0 to below 1, one for each number of the block.
     """
     ### BEGIN SOLUTION
     rounded = []
@@ -431,9 +434,10 @@ for width in (64, 128, 256, 512, 1024):
 def my_unit_exponents(fan_in, width, size):
     """Return (k of the weight, k of the gradient), two whole numbers.
 
-    fan_in  how many inputs the layer has
-    width   how many outputs it has
-    size    the c of the text above: one number for the whole network
+    Args:
+        fan_in: How many inputs the layer has.
+        width: How many outputs it has.
+        size: The c of the text above: one number for the whole network.
     """
     ### BEGIN SOLUTION
     weight = round(math.log2(math.sqrt(fan_in)))

@@ -123,7 +123,8 @@ print("bits that differ:", [(result != in_a_large_batch).sum().item() for result
 def my_two_sums(numbers):
     """Return (the sum one after another, the sum of the two halves), as floats.
 
-    numbers  list of floats that FP32 holds; an empty sum is 0
+    Args:
+        numbers: List of floats that FP32 holds; an empty sum is 0.
     """
 
     ### BEGIN SOLUTION
@@ -234,7 +235,8 @@ for name, formats in WAYS.items():
 def my_fp32_parts(parts):
     """Return the names of the parts that must stay in FP32, in their order.
 
-    parts  list of (name, "counts" or "changes", float)
+    Args:
+        parts: List of (name, "counts" or "changes", float).
     """
     ### BEGIN SOLUTION
     kept = []

@@ -141,9 +141,10 @@ with torch.no_grad():
 def my_sets(scores, chosen, bits):
     """Return (experts by exact scores, experts by rounded scores), two lists of numbers from 0 on.
 
-    scores  list of floats, one for each expert
-    chosen  how many experts a token gets: 1 to len(scores)
-    bits    significant bits, 1 to 24
+    Args:
+        scores: List of floats, one for each expert.
+        chosen: How many experts a token gets: 1 to len(scores).
+        bits: Significant bits, 1 to 24.
     """
 
     ### BEGIN SOLUTION
@@ -276,9 +277,10 @@ def my_scale(scores, largest, smallest):
 
     Both are whole numbers.
 
-    scores    list of floats; -math.inf where a token is masked; at least one is not
-    largest   largest number of the format
-    smallest  smallest number above 0 of the format
+    Args:
+        scores: List of floats; -math.inf where a token is masked; at least one is not.
+        largest: Largest number of the format.
+        smallest: Smallest number above 0 of the format.
     """
     ### BEGIN SOLUTION
     top = max(scores)

@@ -122,7 +122,8 @@ UnderflowHistogram(gradient_snapshot(failing))
 def my_targets_recipe(seeds):
     """Return the Recipe for this task.
 
-    seeds   the runs that will be trained under it; one recipe should do for all
+    Args:
+        seeds: The runs that will be trained under it; one recipe should do for all.
     """
     ### BEGIN SOLUTION
     return Recipe("mine", model=FP16, master_weights=False, optimizer=FP16, scaler=static(2.0**10))
@@ -168,7 +169,8 @@ find_pitfalls(record)
 def my_drift_recipe(seeds):
     """Return the Recipe for this task.
 
-    seeds   the runs that will be trained under it; one recipe should do for all
+    Args:
+        seeds: The runs that will be trained under it; one recipe should do for all.
     """
     ### BEGIN SOLUTION
     return replace(RECIPES["FP16 no master"], name="mine", rounding=WeightRounding.STOCHASTIC)
@@ -229,7 +231,8 @@ LiveTraining(PROJECT_TASKS["digits"], FAILING["digits"], seed=0)
 def my_digits_recipe(seeds):
     """Return the Recipe for this task.
 
-    seeds   the runs that will be trained under it; one recipe should do for all
+    Args:
+        seeds: The runs that will be trained under it; one recipe should do for all.
     """
     ### BEGIN SOLUTION
     return Recipe("mine", model=BF16, master_weights=False, optimizer=BF16)

@@ -118,4 +118,7 @@ def main():
 
 
 if __name__ == "__main__":
-    be_a_rank(sys.argv[1]) if len(sys.argv) > 1 else main()
+    if len(sys.argv) > 1:
+        be_a_rank(sys.argv[1])
+    else:
+        main()

@@ -207,7 +207,8 @@ class Casts(TorchDispatchMode):
     count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += func is torch.ops.aten._to_copy.default
+        if func is torch.ops.aten._to_copy.default:
+            self.count += 1
         return func(*args, **(kwargs or {}))
 
 

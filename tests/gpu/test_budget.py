@@ -98,7 +98,10 @@ def steps_of(network: Callable[[], Any], recipe: str) -> list[Callable[[], objec
     if recipe == measure.TORCH_AMP:
         return [measure.training(recipe, model, inputs, targets)]
     engine = Engine(model, partial(torch.optim.AdamW, lr=1e-3), RECIPES[recipe])
-    loss = lambda: nn.functional.cross_entropy(engine(inputs), targets)  # noqa: E731
+
+    def loss() -> torch.Tensor:
+        return nn.functional.cross_entropy(engine(inputs), targets)
+
     return [measure.engine_step(engine, loss, clip=clip) for clip in (False, True)]
 
 

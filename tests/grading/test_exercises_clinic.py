@@ -216,7 +216,8 @@ def test_missing_losses_and_unrelated_weights_are_named() -> None:
 def test_steps_may_be_longer_or_shorter_by_a_twentieth() -> None:
     run = replay.replay("clip", 1, states("clip"), well("clip").losses)
     for rate, passed in {1.0: True, 1.03: True, 0.97: True, 1.08: False, 0.92: False}.items():
-        run.lengths, run.clipped = [rate] * 40, []
+        run.lengths = [rate] * 40
+        run.clipped = []
         assert ("learning rate" not in runs._problems_of_replay("clip", run, 40)) == passed, rate
         run.clipped = [rate]
         assert ("clipping" not in runs._problems_of_replay("clip", run, 40)) == passed, rate

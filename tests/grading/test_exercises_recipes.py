@@ -66,8 +66,12 @@ def test_the_fate_is_what_torchs_adam_does_to_an_fp16_weight() -> None:
         weight = nn.Parameter(torch.zeros(1).half())
         weight.grad = torch.tensor([gradient]).half()
         torch.optim.Adam([weight], lr=1e-3, eps=epsilon, foreach=False).step()
-        found = "finite" if weight.isfinite().item() else "nan" if weight.isnan().item() else "inf"
-        assert reference("recipes.epsilon")(gradient, epsilon) == found, (gradient, epsilon)
+        fate = "inf"
+        if weight.isfinite().item():
+            fate = "finite"
+        elif weight.isnan().item():
+            fate = "nan"
+        assert reference("recipes.epsilon")(gradient, epsilon) == fate, (gradient, epsilon)
 
 
 def test_the_verdict_is_numpys() -> None:
@@ -79,9 +83,12 @@ def test_the_verdict_is_numpys() -> None:
         equivalent = -margin < mean - t_90 * error and mean + t_90 * error < margin
         significant = not mean - t_95 * error <= 0 <= mean + t_95 * error
         beyond = abs(mean) > np.ptp(fp32)
-        shown = ("worse" if mean < 0 else "better") if significant and beyond else "cannot tell"
-        answer = reference("recipes.verdict")(fp32, other, margin, t_90, t_95)
-        assert answer == ("as good" if equivalent else shown)
+        verdict = "cannot tell"
+        if equivalent:
+            verdict = "as good"
+        elif significant and beyond:
+            verdict = "worse" if mean < 0 else "better"
+        assert reference("recipes.verdict")(fp32, other, margin, t_90, t_95) == verdict
 
 
 def test_the_choice_is_the_best_of_all_that_could_be_named() -> None:

@@ -194,7 +194,9 @@ class Clock(Worker):
     tells_cpu = True
 
     def __init__(self, cpu: float, queued: float) -> None:
-        self.cpu, self.queued, self.began = cpu, queued, time.monotonic()
+        self.cpu = cpu
+        self.queued = queued
+        self.began = time.monotonic()
 
     def read(self, seconds: float) -> bytes | None:
         time.sleep(min(seconds, 0.01))

@@ -15,15 +15,15 @@ function is a code object of a file of labkit. Comprehensions and lambdas count 
 function that contains them, and what an import runs is not counted. The functions in the order of
 their first calls are the walk. The first one opens a file. Each further one
 
-    opens     is in a file that was not opened yet
-    stays     is in the file that the reader is in: that of the function before it in the walk
-    returns   is in a file that was opened before and left: the reader turns back
+- opens: it is in a file that was not opened yet;
+- stays: it is in the file that the reader is in, that of the function before it in the walk;
+- returns: it is in a file that was opened before and left, so that the reader turns back.
 
-so that opens, stays and returns add up to the functions. In addition, a function of the walk
+So opens, stays and returns add up to the functions. In addition, a function of the walk
 
-    climbs    is in a file that was opened before the file of its caller: the call goes back up.
-              It may stay or return as well: the caller is not always the function before it in the
-              walk.
+- climbs: it is in a file that was opened before the file of its caller, so that the call goes back
+  up. It may stay or return as well, since the caller is not always the function before it in the
+  walk.
 
 `climbing pairs` counts pairs of files, caller's and callee's, between which a function climbs.
 `calls` counts all calls of functions of the walk: what the machine does, not what the reader reads.

@@ -131,7 +131,7 @@ def test_an_error_in_the_midst_leaves_a_learner_that_trains_on():
     assert {p.dtype for p in learn.model.parameters()} == {torch.float32}
 
 
-def test_its_own_tensors():
+def test_tensors_of_fastais_own_class_give_the_same_losses():
     data = points()
     data.tensors = tuple(TensorBase(t) for t in data.tensors)
     learn = learner(ByRecipe(O1))

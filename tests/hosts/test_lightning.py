@@ -82,11 +82,13 @@ def test_it_trains_skips_and_equals_our_own_loop_bit_for_bit(tmp_path, clip):
     )
 
 
-def test_schedule_of_epochs_continues(
-    tmp_path,
-):
+def test_a_schedule_of_epochs_counts_epochs(tmp_path):
     trainer = fit(Network(interval="epoch"), tmp_path, epochs=2, plugins=FP16Mixed())
     assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(RATE * DECAY**2)
+
+
+def test_a_schedule_of_steps_waits_with_a_fused_optimizer(tmp_path):
+    """One of twelve steps is skipped."""
     trainer = fit(Network(fused=True), tmp_path, plugins=FP16Mixed())
     assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(RATE * DECAY**11)
 

@@ -46,7 +46,10 @@ COMPUTED = {
 def spans(tree: ast.Module, source: str) -> Iterator[tuple[Any, str]]:
     """Yield each node that can be replaced, with its replacement."""
     ignored = {id(part) for node in ast.walk(tree) for part in annotations(node)}
-    text = lambda node: ast.get_source_segment(source, node) or ""  # noqa: E731
+
+    def text(node: ast.AST) -> str:
+        return ast.get_source_segment(source, node) or ""
+
     for node in ast.walk(tree):
         if id(node) in ignored:
             continue

@@ -324,10 +324,13 @@ MUTABLE = (list, dict, torch.Tensor, np.ndarray)
 
 @dataclass
 class Faulty:
-    """A right answer with a fault around it; `met` says whether some call was changed by the fault.
+    """A right answer with a fault around it.
 
-    fault   called with the right answer and the arguments; returns the answer, and whether it is
-            the fault's
+    Attributes:
+        right: The right answer.
+        fault: Called with the right answer and the arguments; returns what it answers, and whether
+            the fault changed that.
+        met: Whether the fault changed some call.
     """
 
     right: Answer

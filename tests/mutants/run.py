@@ -2,7 +2,7 @@
 
 Run by hand: make mutants, or .venv/bin/python tests/mutants/run.py [WORDS ...] [--processes 2]
 
-The faults stand in faults.toml as data; WORDS choose those whose name or file has one of them.
+The faults are data, in faults.toml; WORDS choose those whose name or file has one of them.
 First the tests must pass on a copy without a fault. A fault that no test notices, one whose text no
 longer occurs exactly once, one that ends in anything but a failed test (a module that cannot be
 imported proves nothing), or one that takes too long: each makes the exit status 1. The working tree
@@ -58,10 +58,11 @@ def copied(folder: Path) -> Path:
     """Copy what the tests need into a folder; what is only read is linked."""
     for name in COPIED:
         source = ROOT / name
-        ignore = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(source, folder / name, ignore=ignore) if source.is_dir() else shutil.copy(
-            source, folder
-        )
+        if source.is_dir():
+            ignore = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(source, folder / name, ignore=ignore)
+        else:
+            shutil.copy(source, folder)
     # by which labkit knows a checkout
     for name in ("data", "docs", "notebooks", "CONTRIBUTING.md"):
         (folder / name).symlink_to(ROOT / name)
@@ -159,7 +160,8 @@ def main() -> int:
         survived = 0
         with ThreadPoolExecutor(chosen.processes) as pool:
             for line, wrong in pool.map(partial(tried, folders=folders), some):
-                survived += bool(wrong)
+                if wrong:
+                    survived += 1
                 print(line, flush=True)
     print(
         f"{len(some) - survived} of {len(some)} faults noticed, {time.perf_counter() - began:.0f} s"

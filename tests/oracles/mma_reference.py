@@ -92,8 +92,9 @@ def to_format(total: int, result: str, bits: int = 52, nearest: bool = True) -> 
     emin, stored = FORMATS[result]
     place = 1 << (GRID + exponent_of(total, emin) - min(bits, stored))
     units, rest = divmod(abs(total), place)
-    if nearest:
-        units += 2 * rest + units % 2 > place
+    # a tie is rounded to the even number of units
+    if nearest and 2 * rest + units % 2 > place:
+        units += 1
     size = units * place
     # int / int is correctly rounded
     magnitude = math.inf if size > LARGEST[result] << GRID else size / (1 << GRID)

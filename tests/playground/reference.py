@@ -119,10 +119,19 @@ def fused(x: Any, y: Any, z: Any, format: Format) -> Floats:
 
 @dataclass
 class Training:
-    """A training as the page exports it before its first step, and goes on here.
+    """A training as the page exports it before its first step, which is continued here.
 
-    recipe, method, problem  JSON, as recipe.js and problems.js have them
-    parameters               weights [inputs, outputs] and biases [outputs], in turn
+    Attributes:
+        problem: JSON, as problems.js has it.
+        recipe: JSON, as recipe.js has it.
+        method: JSON, as recipe.js has it.
+        seed: The seed of the batches and of stochastic rounding.
+        parameters: Weights [inputs, outputs] and biases [outputs], in turn.
+        scaler: The state of the loss scaler.
+        steps: The number of steps that were taken.
+        updates: The number of steps that were not skipped.
+        first: The optimizer's first state of each parameter: momentum, or the mean of Adam.
+        second: Its second state: the mean square of Adam.
     """
 
     problem: dict[str, Any]

@@ -164,8 +164,17 @@ class Network(nn.Module):
 class Stepped:
     """What one step of the engine saw.
 
-    scaled, unscaled  gradients by parameter, in the page's order
-    after             the weights that the optimizer steps
+    Attributes:
+        report: The engine's report of the step.
+        loss: The loss, without its scale.
+        out: The outputs of the network.
+        out_slopes: The gradient of the outputs.
+        layers: The layers, with what they saw.
+        activated: The outputs of each layer after its activation.
+        after: The weights that the optimizer steps, in the page's order of parameters.
+        scaler: The state of the scaler after the step.
+        scaled: The scaled gradients of the parameters, in the page's order.
+        unscaled: The unscaled gradients; empty if the step was skipped.
     """
 
     report: StepReport

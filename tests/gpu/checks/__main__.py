@@ -48,7 +48,8 @@ class Served:
     """A plugin of pytest that runs no test until its name is read from standard input."""
 
     def __init__(self, job: Job, only: tuple[str, ...]) -> None:
-        self.part, self.only = job.part, only
+        self.part = job.part
+        self.only = only
         self.asked = Asked(job.device, thorough=bool(job.part) and not job.quick)
         self.others = catalogue(job)
         self.raised: BaseException | None = None
@@ -77,7 +78,8 @@ class Served:
         return Item(test.callspec.id, Kind(kind), partial(self.run, test))
 
     def run(self, test: Any, device: str, found: Line) -> None:
-        self.raised, self.asked.found = None, found
+        self.raised = None
+        self.asked.found = found
         runtestprotocol(test, nextitem=None, log=False)
         if self.raised is not None:
             raise self.raised

@@ -80,7 +80,8 @@ class _Event:
 
     def __new__(cls, enable_timing: bool = False, blocking: bool = False, **rest: bool) -> "_Event":
         event = super().__new__(cls)
-        event._timed, event._recorded = enable_timing, None
+        event._timed = enable_timing
+        event._recorded = None
         return event
 
     _timed: bool
