@@ -208,6 +208,23 @@ def test_the_command_prints_a_convention_and_reports_no_fault(
     assert printed[1].startswith("a convention, not a fault: the scale of a block of zeros is 0")
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "dtype"),
+    [
+        ("BF16", "codes", float),
+        ("BF16", "codes", str),
+        ("NVFP4", "elements", bool),
+        ("NVFP4", "values", str),
+        ("H100", "d", complex),
+    ],
+)
+def test_answers_of_another_kind_are_refused(name: str, key: str, dtype: type) -> None:
+    """As integers, codes with fractions would pass for the codes below them."""
+    table = vectors(name)
+    with pytest.raises(ValueError, match=f"expected '{key}' as (integers|floats), got "):
+        check({**table, key: table[key].astype(dtype)})
+
+
 def test_a_file_of_another_kind_is_no_answer_to_vectors(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("print(1)\n", encoding="utf-8")

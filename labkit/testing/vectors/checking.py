@@ -110,7 +110,8 @@ def check(answers: Answers) -> list[str]:
     """Return the rules that answers break, with a counter-example and the known mistake for each.
 
     Raises:
-        ValueError: `answers` has no name, or an answer is missing or has another shape.
+        ValueError: `answers` has no name, or an answer is missing, has another shape, or is of
+            another kind: codes that are no integers, or numbers that are text.
     """
     if "name" not in answers:
         raise ValueError(
@@ -119,7 +120,7 @@ def check(answers: Answers) -> list[str]:
     table = vectors(str(answers["name"]))
     kind = _vectors_of(str(table["name"]))
     keys = [key for key in ANSWERS if key in table]
-    _require_shapes(answers, table, keys)
+    _require_answers(answers, table, keys, kind)
 
     # where standards leave a choice, any choice is right
     is_free = {key: np.zeros(len(table[key]), np.bool_) for key in keys}
@@ -139,13 +140,22 @@ def check(answers: Answers) -> list[str]:
     return found
 
 
-def _require_shapes(answers: Answers, table: Table, keys: list[str]) -> None:
+def _require_answers(answers: Answers, table: Table, keys: list[str], kind: Vectors) -> None:
+    """Raise a ValueError for an answer that is missing, or has another shape or kind."""
     for key in keys:
         if key not in answers or answers[key].shape != table[key].shape:
             got = f"shape {list(answers[key].shape)}" if key in answers else "none"
             raise ValueError(
                 f"expected {key!r} of shape {list(table[key].shape)} in the file, got {got}"
             )
+        # a conversion to integers would take 56.5 for the code 56
+        numbers = "integers"
+        kinds = "iu"
+        if kind.format_of(key) is None:
+            numbers = "floats"
+            kinds = "fiu"
+        if answers[key].dtype.kind not in kinds:
+            raise ValueError(f"expected {key!r} as {numbers}, got {answers[key].dtype}")
 
 
 def _broken_rules(
