@@ -56,7 +56,10 @@ def _large_steps(random: Random) -> list[Case]:
 
 
 def _tiny_steps(random: Random) -> list[Case]:
-    """Gradients n / 2^36 below 2^-26, which FP16 holds only at a scale of 2^22 or more."""
+    """Gradients n / 2^36 below 2^-26, most of which are 0 in FP16.
+
+    At the scales of the cases, 2^22 or more, they are normal numbers of FP16.
+    """
     return [
         (torch.zeros(4), _backward(random, 1, 1024, 2**36), 2.0 ** random.randrange(22, 27), 0.5)
         for _ in range(4)

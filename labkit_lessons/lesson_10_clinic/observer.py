@@ -75,75 +75,94 @@ class Observations:
 @contextmanager
 def observed(model: nn.Module) -> Iterator[Observations]:
     """Observe the training of a model until the block ends."""
-    observations = Observations()
+    observer = _Observer(model)
+    observer.record_weights()
+    apply = vars(torch.autograd.Function)["apply"]
 
-    def record_weights() -> None:
+    def around_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        observer.count_function(args)
+        return apply.__func__(cls, *args, **kwargs)
+
+    with ExitStack() as stack:
+        for module in model.modules():
+            stack.callback(module.register_forward_pre_hook(observer.before_module).remove)
+        stack.callback(register_optimizer_step_pre_hook(observer.before_step).remove)
+        stack.enter_context(tap(torch.amp.GradScaler, "update", observer.around_update))
+        stack.callback(setattr, torch.autograd.Function, "apply", apply)
+        torch.autograd.Function.apply = classmethod(  # type: ignore[assignment, method-assign]
+            around_apply
+        )
+        stack.enter_context(_Products(observer.observations.products))
+        yield observer.observations
+    observer.record_weights()
+
+
+class _Observer:
+    """The hooks of one training, which fill in its observations."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.observations = Observations()
+
+    def record_weights(self) -> None:
+        """Record the parameters, if they have changed since the last record."""
         with torch.no_grad():
-            state = torch.cat([p.detach().float().flatten() for p in model.parameters()])
-        states = observations.states
+            state = torch.cat([p.detach().float().flatten() for p in self.model.parameters()])
+        states = self.observations.states
         if states and _is_equal(states[-1], state):
             return
         if len(states) < MOST_STATES:
             states.append(state)
 
-    def before_module(module: nn.Module, inputs: Any) -> None:
-        record_weights()
+    def before_module(self, module: nn.Module, inputs: Any) -> None:
+        """Count the examples with which a module is called."""
+        self.record_weights()
         examples = 0
         if inputs and isinstance(inputs[0], Tensor) and inputs[0].dim():
             examples = len(inputs[0])
-        counts = observations.examples
+        counts = self.observations.examples
         counts[id(module)] = counts.get(id(module), 0) + examples
 
-    def before_step(optimizer: Any, *_: Any) -> None:
-        record_weights()
+    def before_step(self, optimizer: Any, *_: Any) -> None:
+        """Record the learning rate and the norm of all gradients."""
+        self.record_weights()
         norms = [
             parameter.grad.float().norm()
             for group in optimizer.param_groups
             for parameter in group["params"]
             if parameter.grad is not None
         ]
-        observations.rates.append(float(optimizer.param_groups[0]["lr"]))
-        observations.norms.append(float(torch.stack(norms).norm()) if norms else 0.0)
+        norm = float(torch.stack(norms).norm()) if norms else 0.0
+        self.observations.rates.append(float(optimizer.param_groups[0]["lr"]))
+        self.observations.norms.append(norm)
 
-    def around_update(update: Any, scaler: Any, *args: Any, **kwargs: Any) -> None:
+    def around_update(self, update: Any, scaler: Any, *args: Any, **kwargs: Any) -> None:
+        """Record the loss scale before a GradScaler updates it."""
         if scaler.is_enabled():
-            observations.scales.append(scaler.get_scale())
+            self.observations.scales.append(scaler.get_scale())
         update(scaler, *args, **kwargs)
 
-    def around_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        counts = observations.functions
-        for argument in args:
+    def count_function(self, arguments: tuple[Any, ...]) -> None:
+        """Count a call of an autograd function for each parameter among its arguments."""
+        counts = self.observations.functions
+        for argument in arguments:
             if isinstance(argument, nn.Parameter):
                 counts[id(argument)] = counts.get(id(argument), 0) + 1
-        return apply.__func__(cls, *args, **kwargs)
 
-    class Products(TorchDispatchMode):
-        """Observer of each operation below autocast, in the dtype in which it is computed."""
 
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            operand = PRODUCTS.get(func.overloadpacket.__name__)
-            if operand is not None:
-                dtype = str(args[operand].dtype).removeprefix("torch.")
-                counts = observations.products
-                counts[dtype] = counts.get(dtype, 0) + 1
-            return func(*args, **(kwargs or {}))
+class _Products(TorchDispatchMode):
+    """Counts the matrix products below autocast, by the dtype in which each is computed."""
 
-    record_weights()
-    apply = vars(torch.autograd.Function)["apply"]
-    with ExitStack() as stack:
-        for module in model.modules():
-            stack.callback(module.register_forward_pre_hook(before_module).remove)
-        stack.callback(register_optimizer_step_pre_hook(before_step).remove)
-        stack.enter_context(tap(torch.amp.GradScaler, "update", around_update))
-        stack.callback(setattr, torch.autograd.Function, "apply", apply)
-        torch.autograd.Function.apply = classmethod(  # type: ignore[assignment, method-assign]
-            around_apply
-        )
-        stack.enter_context(Products())  # type: ignore[no-untyped-call]
-        yield observations
-    record_weights()
+    def __init__(self, counts: dict[str, int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counts = counts
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        operand = PRODUCTS.get(func.overloadpacket.__name__)
+        if operand is not None:
+            dtype = str(args[operand].dtype).removeprefix("torch.")
+            self.counts[dtype] = self.counts.get(dtype, 0) + 1
+        return func(*args, **(kwargs or {}))
 
 
 def _is_equal(a: Tensor, b: Tensor) -> bool:
