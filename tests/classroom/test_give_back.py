@@ -103,8 +103,8 @@ def test_learner_reads_only_name_and_points_of_a_hidden_check() -> None:
     exercise = EXERCISES[ID]
     *others, last = exercise.checks
     secret = replace(exercise, checks=(*others, replace(last, hidden=True)))
-    paper = grading_cases(secret, SEED)
-    told = as_json(judge(paper, answers_of(paper, lambda *_: ScalerState(3.0))))["checks"]
+    case_set = grading_cases(secret, SEED)
+    told = as_json(judge(case_set, answers_of(case_set, lambda *_: ScalerState(3.0))))["checks"]
     assert told[-1] == {
         "name": last.name,
         "points": 0,

@@ -284,9 +284,9 @@ def test_a_stored_exercise_says_what_the_whole_one_says(id: str) -> None:
     assert stored.minutes == exercise.minutes
     nothing = [lambda *_: None, lambda *_: 0.0, lambda: 1, 5]
     for answer in [exercise.reference, *(known.answer for known in exercise.mistakes), *nothing]:
-        paper = visible_cases(exercise)
+        case_set = visible_cases(exercise)
         own = visible_cases(stored)
-        whole = judge(paper, answers_of(paper, answer))
+        whole = judge(case_set, answers_of(case_set, answer))
         assert str(judge(own, answers_of(own, answer))) == str(whole)
 
 
@@ -428,8 +428,8 @@ def test_cell_of_tests_earns_what_grading_earns(
 
     points = earned(exercise.id, chatty, SEED)
     assert capfd.readouterr().err == ""
-    paper = grading_cases(exercise, SEED)
-    assert points == judge(paper, answers_of(paper, chatty)).points < exercise.points
+    case_set = grading_cases(exercise, SEED)
+    assert points == judge(case_set, answers_of(case_set, chatty)).points < exercise.points
 
 
 def test_each_exercise_has_a_cell_of_hidden_tests(

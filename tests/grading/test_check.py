@@ -43,9 +43,9 @@ def test_a_right_answer_names_what_follows() -> None:
     assert said.endswith(
         "Solved. 5 of 5 checks pass: 8 of 8 points. Grading repeats them on further cases."
     )
-    paper = grading_cases(ADVANCE, 0)
+    case_set = grading_cases(ADVANCE, 0)
     for note, ends in (("", "pass: 8 of 8 points."), ("a note", "pass: 8 of 8 points. a note")):
-        assert str(judge(paper, answers_of(paper, solved), note)).endswith(ends)
+        assert str(judge(case_set, answers_of(case_set, solved), note)).endswith(ends)
 
 
 def test_wrong_answer_sees_a_counter_example() -> None:
@@ -103,8 +103,8 @@ def test_answer_right_in_the_notebook_alone_earns_nothing() -> None:
 
         assert check("scaling.advance", answer).points == points
         for seed in seeds:
-            paper = grading_cases(ADVANCE, seed)
-            assert judge(paper, answers_of(paper, answer)).points == 0
+            case_set = grading_cases(ADVANCE, seed)
+            assert judge(case_set, answers_of(case_set, answer)).points == 0
 
 
 def not_written(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
@@ -247,11 +247,11 @@ def test_judgements_take_turns_for_they_share_torchs_generator() -> None:
             met.append(case)
         return answer
 
-    paper = grading_cases(
+    case_set = grading_cases(
         replace(ADVANCE, checks=(replace(ADVANCE.checks[0], outcome=outcome),)), 0
     )
-    answers = answers_of(paper, solved)
-    threads = [threading.Thread(target=judge, args=(paper, answers)) for _ in range(2)]
+    answers = answers_of(case_set, solved)
+    threads = [threading.Thread(target=judge, args=(case_set, answers)) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -114,12 +114,12 @@ def refused_by(runner: Runner, name: str, program: list[str]) -> set[str]:
 
     A failure without observations counts as "error".
     """
-    paper = grading_cases(EXERCISES[f"clinic.{name}"], SEED)
-    (reply,) = runner.run([request_of(paper, program)]).values()
+    case_set = grading_cases(EXERCISES[f"clinic.{name}"], SEED)
+    (reply,) = runner.run([request_of(case_set, program)]).values()
     assert not reply.note, reply.note
-    found = [outcome for group in outcomes_of(paper, answers_in(reply)) for outcome in group]
+    found = [outcome for group in outcomes_of(case_set, answers_in(reply)) for outcome in group]
     passed = [isinstance(outcome, Outcome) and outcome.passed for outcome in found]
-    assert all(passed) == (judge(paper, answers_in(reply)).points == 3)
+    assert all(passed) == (judge(case_set, answers_in(reply)).points == 3)
     refused = [outcome for outcome, well in zip(found, passed, strict=True) if not well]
     return {str(fact) for outcome in refused for fact in getattr(outcome, "facts", ("error",))}
 

@@ -287,10 +287,10 @@ DETOURS: dict[str, list[Answer]] = {
 def test_no_detour_earns_full_marks(id: str) -> None:
     """A detour may pass those checks whose cases its library computes."""
     exercise = EXERCISES[id]
-    paper = grading_cases(exercise, 11)
+    case_set = grading_cases(exercise, 11)
     with np.errstate(all="ignore"):
         for number, answer in enumerate(DETOURS[id]):
-            grade = judge(paper, answers_of(paper, answer))
+            grade = judge(case_set, answers_of(case_set, answer))
             assert grade.points < exercise.points, (number, str(grade)[:800])
             # A learner who called a library is not accused of it.
             assert "write it yourself" not in str(grade)
@@ -304,11 +304,13 @@ def test_every_exercise_with_a_former_form_has_detours() -> None:
 def test_a_former_form_is_the_new_one_with_its_last_arguments(id: str) -> None:
     exercise = EXERCISES[id]
     former = former_of(EXERCISES[id])
-    paper = grading_cases(former, 5)
-    assert min(map(len, paper.cases)) >= 2, "every check has cases in the notebook and at grading"
+    case_set = grading_cases(former, 5)
+    assert min(map(len, case_set.cases)) >= 2, (
+        "every check has cases in the notebook and at grading"
+    )
     assert former.points == exercise.points
     assert former.title == exercise.title
-    grade = judge(paper, answers_of(paper, former.reference))
+    grade = judge(case_set, answers_of(case_set, former.reference))
     assert grade.points == exercise.points, str(grade)
     assert len(former.parameters) == len(exercise.parameters) - len(exercise.former)
 

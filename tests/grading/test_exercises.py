@@ -71,9 +71,9 @@ def not_caught(exercise: Exercise, *seeds: int) -> list[str]:
     recognized as themselves.
     """
     found = []
-    for paper in (grading_cases(exercise, seed) for seed in seeds):
+    for case_set in (grading_cases(exercise, seed) for seed in seeds):
         for mistake in exercise.mistakes:
-            grade = judge(paper, known_answers(paper, mistake.answer))
+            grade = judge(case_set, known_answers(case_set, mistake.answer))
             if grade.points >= grade.out_of or grade.mistake is not mistake:
                 found.append(f"{mistake.name}: {grade}")
     return found
@@ -135,9 +135,9 @@ def test_what_is_learnt_by_heart_does_not_pass() -> None:
         assert any(wrong), exercise.id
 
 
-def pairs(paper: CaseSet, answers: list[list[object]]) -> list[tuple[object, object]]:
-    """Return the calls of a paper, each with its answer."""
-    groups = zip(paper.cases, answers, strict=True)
+def pairs(case_set: CaseSet, answers: list[list[object]]) -> list[tuple[object, object]]:
+    """Return the calls of a case set, each with its answer."""
+    groups = zip(case_set.cases, answers, strict=True)
     return [pair for cases, group in groups for pair in zip(cases, group, strict=True)]
 
 
@@ -182,13 +182,13 @@ def test_solved_cell_earns_the_same_by_labkit_grade(
     programs: dict[str, list[str]], replies: dict[str, Reply]
 ) -> None:
     for exercise in SOLVED:
-        paper = grading_cases(exercise, ANOTHER_SEED)
+        case_set = grading_cases(exercise, ANOTHER_SEED)
         reply = replies[exercise.id]
-        here = answers_of(paper, function_of(exercise, programs[exercise.id]))
+        here = answers_of(case_set, function_of(exercise, programs[exercise.id]))
         assert answers_in(reply) == here, exercise.id
         assert reply.note == "", exercise.id
         # trains for its marks: tests/test_notebooks.py waits for that
         if not exercise.id.startswith("project."):
-            grade = judge(paper, answers_in(reply))
+            grade = judge(case_set, answers_in(reply))
             assert grade.points == exercise.points, exercise.id
             assert grade.mistake is None, exercise.id

@@ -29,11 +29,11 @@ Answer = Callable[..., object]
 Change = Callable[[Answer], Answer]
 
 
-def graded(paper: CaseSet, answer: Answer) -> Grade:
+def graded(case_set: CaseSet, answer: Answer) -> Grade:
     """Return the grade; a reference may be called here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return judge(paper, answers_of(paper, answer))
+        return judge(case_set, answers_of(case_set, answer))
 
 
 def norm_of(scaled_grads: Any, scale: float) -> float:
@@ -879,14 +879,14 @@ def test_each_loses_the_check_whose_case_it_fails(exercise_id: str) -> None:
     kept = []
     for _, refuses, name, change in (row for row in ROWS if row[0] == exercise_id):
         answer = change(exercise.reference)
-        for paper in (visible_cases(exercise), grading_cases(exercise, 1)):
+        for case_set in (visible_cases(exercise), grading_cases(exercise, 1)):
             (verdict,) = [
                 verdict
-                for verdict in graded(paper, answer).verdicts
+                for verdict in graded(case_set, answer).verdicts
                 if verdict.check.name == refuses
             ]
             if verdict.counter_example is None or not verdict.counter_example.difference:
-                kept.append((name, refuses, "grading" if paper.complete else "notebook"))
+                kept.append((name, refuses, "grading" if case_set.complete else "notebook"))
     assert kept == []
 
 
@@ -1548,6 +1548,6 @@ def test_a_right_answer_earns_everything_whatever_its_style() -> None:
     for id, answer in RIGHT:
         assert "Solved" in str(check(id, answer)), (id, answer.__name__, str(check(id, answer)))
         for seed in (1, 2):
-            paper = grading_cases(EXERCISES[id], seed)
-            grade = judge(paper, answers_of(paper, answer))
+            case_set = grading_cases(EXERCISES[id], seed)
+            grade = judge(case_set, answers_of(case_set, answer))
             assert grade.points == EXERCISES[id].points, (answer.__name__, str(grade))

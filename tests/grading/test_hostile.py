@@ -338,7 +338,7 @@ for descriptor in range(3, 9):
     except OSError:
         pass
 """
-PAPER = grading_cases(EXERCISES["scaling.advance"], 5)
+CASE_SET = grading_cases(EXERCISES["scaling.advance"], 5)
 
 
 @pytest.fixture
@@ -363,12 +363,12 @@ def no_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_failing_code_costs_its_own_exercise_alone(source: str, why: str) -> None:
-    bad = replace(request_of(PAPER, [source]), exercise="bad")
+    bad = replace(request_of(CASE_SET, [source]), exercise="bad")
     with scratch() as folder, Runner(Limits(seconds=4 * slowness()), folder) as runner:
         assert runner._server is None, "no fork server"
-        replies = runner.run([bad, request_of(PAPER, [SETUP + RIGHT])])
+        replies = runner.run([bad, request_of(CASE_SET, [SETUP + RIGHT])])
     assert why in replies["bad"].note
-    assert judge(PAPER, answers_in(replies["scaling.advance"])).points == 8
+    assert judge(CASE_SET, answers_in(replies["scaling.advance"])).points == 8
 
 
 @pytest.mark.usefixtures("no_fork_server")

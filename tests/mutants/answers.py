@@ -67,13 +67,13 @@ def late(*_: object) -> None:
     raise Late
 
 
-def refused(paper: CaseSet, answer: Answer | None) -> bool:
-    """Return whether some call of the paper shows that an answer is wrong, or takes too long."""
+def refused(case_set: CaseSet, answer: Answer | None) -> bool:
+    """Return whether some call of the case set shows that an answer is wrong, or takes too long."""
     before = signal.signal(signal.SIGVTALRM, late)
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
     try:
-        places = ((i, j) for i, cases in enumerate(paper.cases) for j in range(len(cases)))
-        return answer is None or any(not _agrees(paper, answer, *place) for place in places)
+        places = ((i, j) for i, cases in enumerate(case_set.cases) for j in range(len(cases)))
+        return answer is None or any(not _agrees(case_set, answer, *place) for place in places)
     except Late:
         return True
     finally:
@@ -81,27 +81,29 @@ def refused(paper: CaseSet, answer: Answer | None) -> bool:
         signal.signal(signal.SIGVTALRM, before)
 
 
-def _agrees(paper: CaseSet, answer: Answer, number: int, place: int) -> bool:
-    one = CaseSet(paper.exercise, (paper.checks[number],), ((paper.cases[number][place],),), True)
+def _agrees(case_set: CaseSet, answer: Answer, number: int, place: int) -> bool:
+    one = CaseSet(
+        case_set.exercise, (case_set.checks[number],), ((case_set.cases[number][place],),), True
+    )
     given = outcomes_of(one, answers_of(one, answer))[0][0]
-    right = known_outcomes(paper, paper.exercise.reference)[number][place]
-    return difference(right, given, paper.exercise.ulps, paper.exercise.two_zeros) is None
+    right = known_outcomes(case_set, case_set.exercise.reference)[number][place]
+    return difference(right, given, case_set.exercise.ulps, case_set.exercise.two_zeros) is None
 
 
-def judged(paper: CaseSet) -> tuple[int, list[str]]:
+def judged(case_set: CaseSet) -> tuple[int, list[str]]:
     """Return the number of faults, and the names of those that are met but not refused.
 
     A fault around an answer is met if it changed some call; one in its code always counts as met.
     """
     # It is computed and kept here, so that it does not take the time of an answer.
-    known_outcomes(paper, paper.exercise.reference)
+    known_outcomes(case_set, case_set.exercise.reference)
     count = 0
     equal = []
-    for name, answer in faults_of(paper.exercise):
+    for name, answer in faults_of(case_set.exercise):
         count += 1
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if not refused(paper, answer) and (not isinstance(answer, Faulty) or answer.met):
+            if not refused(case_set, answer) and (not isinstance(answer, Faulty) or answer.met):
                 equal.append(name)
     return count, equal
 

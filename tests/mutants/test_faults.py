@@ -41,8 +41,8 @@ def test_every_fault_is_refused_or_explained() -> None:
 
 
 def test_a_weak_check_leaves_faults_unexplained() -> None:
-    paper = grading_cases(ULP, 1)
-    weak = replace(paper, checks=paper.checks[:1], cases=paper.cases[:1])
+    case_set = grading_cases(ULP, 1)
+    weak = replace(case_set, checks=case_set.checks[:1], cases=case_set.cases[:1])
     _, equal = judged(weak)
     assert unexplained(ULP, equal) != []
 

@@ -194,8 +194,8 @@ def text_in_a_page(page: Any, html: str) -> str:
 def test_a_wrong_answer_gets_the_picture_of_the_notebook(opened: Any) -> None:
     place = run(opened, EPSILON)
     by_name = {mistake.name: mistake for mistake in EXERCISES[ULP].mistakes}
-    paper = visible_cases(EXERCISES[ULP])
-    grade = judge(paper, known_answers(paper, by_name["the same everywhere"].answer))
+    case_set = visible_cases(EXERCISES[ULP])
+    grade = judge(case_set, known_answers(case_set, by_name["the same everywhere"].answer))
     picture = place.locator(".site-live-picture").inner_text()
     assert picture == text_in_a_page(opened, as_html(grade))
 
