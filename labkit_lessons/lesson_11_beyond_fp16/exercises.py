@@ -207,7 +207,7 @@ LOW, HIGH = 3e-4, 4e-4
 def _texts(random: Random, means: list[float], low: float, high: float) -> list[Case]:
     """Return one call with a text for each mean of log-ratios, in random order.
 
-    Single tokens differ far more than the mean.
+    Each log-ratio of a text lies within 0.02 of the mean.
     """
     learner: list[list[float]] = []
     sampler: list[list[float]] = []
@@ -350,7 +350,7 @@ def _one_channel(random: Random) -> list[Case]:
 
 
 def _several(random: Random) -> list[Case]:
-    """Channels that need different powers, in blocks of several shapes; and a power above 2^16."""
+    """Channels that need different powers or none, in several shapes; and a power above 2^16."""
     powers = random.sample(range(12), 6)
     mixed = [random.uniform(1.1, 1.9) * 2.0 ** (power - 4) * 65504 for power in powers]
     return [

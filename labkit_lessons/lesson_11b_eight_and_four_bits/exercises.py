@@ -281,7 +281,7 @@ def _large(random: Random) -> list[Case]:
 
 
 def _ends(random: Random) -> list[Case]:
-    """Numbers of the grid with a chance of 0, numbers beyond its end, and an empty block."""
+    """Numbers of the grid, beyond its end and far below its first step; and an empty block."""
     scale = 2.0 ** random.randrange(-9, 9)
     return [
         ([scale * g for g in GRID], scale, [0.0] * 8),

@@ -32,7 +32,7 @@ def _odd(random: Random) -> list[Case]:
 
 
 def _swallowed(random: Random) -> list[Case]:
-    """Lists that begin with a large number, which swallows small ones added in turn."""
+    """A large number first, beside which most small ones are lost if added in turn; short lists."""
     large = 2.0 ** random.randrange(25, 40)
     lists = [[large, *[large * 2.0**-25] * 63], [-large, *_numbers(random, 39, 2)]]
     return [(numbers,) for numbers in (*lists, [], _numbers(random, 1, 2), [large, 1.0])]

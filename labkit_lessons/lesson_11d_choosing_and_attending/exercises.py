@@ -18,7 +18,7 @@ def _scores(random: Random, experts: int, spread: float) -> list[float]:
 
 
 def _router(random: Random) -> list[Case]:
-    """Scores of a router, close together, so that rounding changes the sets."""
+    """Scores of a router, most of them so close that rounding changes the sets."""
     return [
         (_scores(random, 64, 0.1), 8, 8),
         (_scores(random, 64, 0.05), 8, 8),
@@ -45,7 +45,8 @@ def _halfway(random: Random) -> list[Case]:
     ties = [1.125, 1.375, 1.0, 1.5, 1.25]
     scaled = [math.ldexp(x, random.randrange(-20, 20)) for x in ties]
     just = [1.125, math.nextafter(1.125, 2), 1.0, 1.25, math.nextafter(1.375, 0)]
-    # 2^-8 below 1 there are steps of 2^-9 with 8 bits: the ties are 2^-10 apart.
+    # Just below 1, numbers of 8 bits are 2^-8 apart. Of these nine, three are such numbers and two
+    # are ties.
     fine = [1 - k * 2.0**-10 for k in range(9)]
     return [
         *((random.sample(ties, 5), chosen, 3) for chosen in (1, 2, 3, 4)),
@@ -58,7 +59,7 @@ def _halfway(random: Random) -> list[Case]:
 
 
 def _logits(random: Random) -> list[Case]:
-    """Numbers below 0, and 0 itself, of very different sizes."""
+    """Numbers of either sign, 0 itself, and numbers that are very small or very large."""
     logits = [random.gauss(0, 1) for _ in range(20)]
     below = [-1.125, -1.375, -1.0, -1.25, -1.5, 0.0]
     tiny = [random.uniform(1, 2) * 1e-5 for _ in range(16)]
@@ -185,7 +186,7 @@ def _rows(random: Random) -> list[Case]:
 
 
 def _edges(random: Random) -> list[Case]:
-    """Elements at half of the smallest number, just above and below it, and at the smallest."""
+    """Elements at a quarter, at half, and at the whole of the smallest number, and around half."""
     top = float(random.randrange(-40, 40))
     cases: list[Case] = []
     for largest, smallest in (E4M3, E5M2, E2M1):
@@ -197,7 +198,7 @@ def _edges(random: Random) -> list[Case]:
 
 
 def _largest(random: Random) -> list[Case]:
-    """Formats whose largest number is a power of two, just below one, and far below 1."""
+    """Formats whose largest number is a power of two, just below one, less than 1, or FP16's."""
     row = [random.gauss(0, 4) for _ in range(20)]
     tops = (256.0, 255.0, 511.0, 1.0, 0.75, 0.3, 65504.0)
     return [(row, largest, 2.0**-9) for largest in tops]
