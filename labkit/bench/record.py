@@ -129,7 +129,7 @@ def measure(
         clock = f"host timer, {threads} threads"
     how = (
         f"{clock}; median of up to {rounds} rounds in which all cases take turns; random operands, "
-        "never in the cache"
+        "in the cache only if they are small"
     )
 
     def record(runs: list[GemmRun]) -> GemmRecord:

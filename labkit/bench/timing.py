@@ -2,10 +2,10 @@
 
 Idea: a case is timed under the conditions of training. Operands are random, since products of zeros
 draw less power, and a GPU runs at a higher clock then. They are cut from a pool of numbers that is
-larger than the cache, so that each call reads other operands from memory. A GPU is timed by CUDA
-events, a CPU by the host's clock. The timings of all cases are interleaved, so that a slowdown of
-the machine affects all of them, and the median of the rounds counts. The timed functions are
-checked against FP64 on a few rows.
+larger than the cache, so that each call reads other operands from memory, except for the smallest
+cases. A GPU is timed by CUDA events, a CPU by the host's clock. The timings of all cases are
+interleaved, so that a slowdown of the machine affects all of them, and the median of the rounds
+counts. The timed functions are checked against FP64 on a few rows.
 
 Invariant: operands are normally distributed. torch's thread count and precision settings are
 restored. Cases that could not be timed are reported with the reason.
@@ -40,7 +40,7 @@ CPU_CACHE = 32 * 2**20
 GPU_CACHE = 2**27
 # elements: operands begin at multiples of 64 bytes or more, as torch's own tensors do
 ALIGNED = 64
-# sets of operands for a case
+# sets of operands for a case: those of the smallest cases fit into the cache
 MOST_SETS = 500
 # settings in torch.backends.cuda.matmul
 REDUCTIONS = (
@@ -75,7 +75,7 @@ class Pool:
             self._cache = getattr(properties, "L2_cache_size", GPU_CACHE)
 
     def sets(self, case: Case) -> list[tuple[Tensor, ...]]:
-        """Return sets of operands for a case, together twice as large as the cache."""
+        """Return sets of operands that fill the cache twice, but at most MOST_SETS."""
         dtype = _dtype(case.format)
         shapes = _stored_shapes(case)
         sizes = [math.ceil(math.prod(shape) / ALIGNED) * ALIGNED for shape in shapes]
@@ -341,7 +341,7 @@ def run_cases(
                 try:
                     seconds.append(each.seconds())
                 except RuntimeError as error:
-                    left_out(each.case, str(error).splitlines()[0])
+                    left_out(each.case, _reason(error))
                     del timed[each]
             runs = [each.result(seconds) for each, seconds in timed.items()]
             progress(runs)
@@ -375,12 +375,17 @@ def _prepare(
             ready = _PreparedCase(case, pool, clock)
         except (RuntimeError, AttributeError) as error:
             # this torch or device has no kernel for it, or too little memory
-            left_out(case, str(error).splitlines()[0])
+            left_out(case, _reason(error))
             continue
         prepared.append(ready)
         if case.flops:
             rates[case.format] = ready.last / case.flops
     return prepared
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of an error's message, or its type if it has none."""
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 class _PreparedCase:

@@ -205,7 +205,6 @@ def matmul(a: Tensor, b: Tensor, tile: Tile = TILES[0], out: Tensor | None = Non
         )
     except triton.TritonError as error:
         # too little fast memory, or the kernel does not compile
-        raise RuntimeError(
-            f"Triton refused tiles of {tile.name} here: {str(error).splitlines()[0]}"
-        ) from error
+        reason = str(error).partition("\n")[0]
+        raise RuntimeError(f"Triton refused tiles of {tile.name} here: {reason}") from error
     return d

@@ -376,6 +376,7 @@ def write_gradebook(
         ValueError: the roster has no such column for points.
     """
     graded = _graded_exercises(marks)
+    column = column.strip()
     if column:
         check_column(roster, column)
     if roster is None:

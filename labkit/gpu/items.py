@@ -135,7 +135,7 @@ def _refusal(row: Refusal, device: str, found: Line) -> None:
     try:
         row.call(device)
     except (RuntimeError, TypeError) as refused:
-        found |= {"refused": True, "message": str(refused).splitlines()[0][:300]}
+        found |= {"refused": True, "message": str(refused).partition("\n")[0][:300]}
     else:
         found["refused"] = False
 

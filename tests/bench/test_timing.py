@@ -340,14 +340,18 @@ def test_a_case_that_would_take_too_long_is_left_out(simulated_clock):
     assert left_out == {large: "one call would take about 12 s"}
 
 
-def refuse(case, sets):
-    raise RuntimeError("no kernel for this\nand a long trace")
-
-
-def test_a_case_that_fails_names_the_first_line_of_its_error(simulated_clock, monkeypatch):
-    monkeypatch.setattr(timing, "caller", refuse)
-    message = r"FP32 NN 8x8x8 was not timed on cpu: no kernel for this$"
-    with pytest.raises(RuntimeError, match=message):
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeError("no kernel for this\nand a long trace"), "no kernel for this"),
+        (RuntimeError(), "RuntimeError"),
+    ],
+)
+def test_a_case_that_fails_names_the_first_line_of_its_error(
+    simulated_clock, monkeypatch, error, reason
+):
+    monkeypatch.setattr(timing, "caller", Mock(side_effect=error))
+    with pytest.raises(RuntimeError, match=f"FP32 NN 8x8x8 was not timed on cpu: {reason}$"):
         run_case(SMALL[0])
 
 

@@ -127,6 +127,12 @@ def test_a_column_of_the_teachers_gets_the_sum_alone(tmp_path: Path) -> None:
         write_gradebook(tmp_path / "out.csv", marks, roster, "FP16 lab")
 
 
+def test_blanks_around_the_name_of_a_column_make_no_new_one(tmp_path: Path) -> None:
+    roster = read_roster(put(tmp_path / "r.csv", "name,Total\nada,\n"))
+    write_gradebook(tmp_path / "out.csv", marks_of([row("ada", 5)], {}, 0, {}), roster, " Total ")
+    assert read_table(tmp_path / "out.csv") == [{"name": "ada", "Total": "5"}]
+
+
 @pytest.mark.parametrize("column", ["ID", "Student", "FP16 lab"])
 def test_a_column_is_refused_before_anything_runs(
     column: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
