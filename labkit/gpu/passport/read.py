@@ -235,7 +235,7 @@ def _budgets(line: Line) -> Iterator[str]:
     copies = sum(line["copies"].values())
     verdict = "within"
     if waits > MOST_WAITS or copies > MOST_COPIES:
-        places = Counter(line["waits"]) + Counter(line["copies"])
+        places = Counter[str](line["waits"]) + Counter[str](line["copies"])
         ((place, _),) = places.most_common(1)
         verdict = f"ABOVE, most of them {place}"
     by_cuda = line.get("synchronizations")
