@@ -36,9 +36,7 @@ def room(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_learner_counts_once_with_the_last_answer(
-    room: Path,
-) -> None:
+def test_learner_counts_once_with_the_last_answer(room: Path) -> None:
     commit(room, "bob", QUESTION, "about a quarter")
     commit(room, "eve", QUESTION, "<script>alert(1)</script>")
     commit(room, "eve", "no.such", "x")
@@ -64,9 +62,7 @@ def test_numbers_are_counted_by_their_power_of_ten(tmp_path: Path) -> None:
     assert guesses(tmp_path)[0]["bars"] == [("0.01 to 0.1", 2), ("1 to 10", 1)]
 
 
-def test_quiz_is_counted_by_question_without_names(
-    tmp_path: Path,
-) -> None:
+def test_quiz_is_counted_by_question_without_names(tmp_path: Path) -> None:
     answers = {
         "ada": ("2049", "2048"),
         "bob": ("2048", "2050"),

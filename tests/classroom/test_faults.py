@@ -39,9 +39,7 @@ def hand_in(folder: Path, name: str, **changed: str) -> Path:
 # --- clocks ---
 
 
-def test_clock_set_back_leaves_the_later_answer_the_last(
-    tmp_path: Path,
-) -> None:
+def test_clock_set_back_leaves_the_later_answer_the_last(tmp_path: Path) -> None:
     journal = tmp_path / NAME
     for answer, when in (
         ("first", "2026-11-22T10:00:00+00:00"),
@@ -124,9 +122,7 @@ def test_one_of_many_gets_the_lock(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_second_release_moves_the_first_aside(
-    tmp_path: Path,
-) -> None:
+def test_second_release_moves_the_first_aside(tmp_path: Path) -> None:
     notebooks = tmp_path / "learners" / "notebooks"
     notebooks.mkdir(parents=True)
     for name, text in (
@@ -157,9 +153,7 @@ def test_second_release_moves_the_first_aside(
 @LINUX
 @pytest.mark.slow
 @pytest.mark.timeout(600 * slowness())
-def test_killed_kernel_loses_no_acknowledged_answer(
-    tmp_path: Path,
-) -> None:
+def test_killed_kernel_loses_no_acknowledged_answer(tmp_path: Path) -> None:
     journal = tmp_path / NAME
     program = f"""if True:
         from pathlib import Path
@@ -217,9 +211,7 @@ def test_a_terminated_grader_leaves_whole_grades(tmp_path: Path) -> None:
 @LINUX
 @pytest.mark.slow
 @pytest.mark.timeout(1500 * slowness())
-def test_grader_killed_at_any_line_writes_the_same_file(
-    tmp_path: Path,
-) -> None:
+def test_grader_killed_at_any_line_writes_the_same_file(tmp_path: Path) -> None:
     for name, changed in (
         ("ada", {}),
         ("Zoë Müller", {"clip": starter("scaling.clip")}),

@@ -75,9 +75,7 @@ def rows() -> list[GradeRow]:
     ]
 
 
-def test_feedback_page_has_the_mistake_and_runs_nothing(
-    rows: list[GradeRow],
-) -> None:
+def test_feedback_page_has_the_mistake_and_runs_nothing(rows: list[GradeRow]) -> None:
     said = {("zoë müller", ID): TeacherComment(5.5, "Nearly <there>.")}
     marks = marks_of(rows[:2], {}, 0, said)
     text = feedback("Zoë Müller", marks, TeacherComment(None, "Good work.")).decode()
@@ -162,18 +160,14 @@ def test_the_class_page_counts_what_learners_did(rows: list[GradeRow], tmp_path:
     assert "bob" not in names
 
 
-def test_class_page_without_journals_says_so_once(
-    rows: list[GradeRow],
-) -> None:
+def test_class_page_without_journals_says_so_once(rows: list[GradeRow]) -> None:
     text = report(marks_of(rows, {}, 0, {}), []).decode()
     assert text.count("No journal was handed in") == 1
     assert "<td>unknown</td>" in text
     assert text.count('<div class="scroll" tabindex="0"><table>') == text.count("<table>") > 1
 
 
-def test_lateness_costs_by_the_day_begun(
-    rows: list[GradeRow],
-) -> None:
+def test_lateness_costs_by_the_day_begun(rows: list[GradeRow]) -> None:
     late = {("ada", "06.ipynb"): 2, ("Zoë Müller", "06.ipynb"): 11}
     said = {("zoë müller", "recipes.epsilon"): TeacherComment(1.0, "")}
     marks = {
@@ -222,9 +216,7 @@ def at(folder: Path, name: str, when: float) -> Submission:
     return Submission(Path(name).parts[0], path.name, path)
 
 
-def test_last_of_several_notebooks_counts(
-    tmp_path: Path,
-) -> None:
+def test_last_of_several_notebooks_counts(tmp_path: Path) -> None:
     due = due_time("2026-11-30")
     early, last, late = (
         at(tmp_path, f"ada/{n}.ipynb", due + h * 3600)
@@ -287,9 +279,7 @@ def test_canvas_and_moodle_get_their_own_table_back(rows: list[GradeRow], tmp_pa
     assert list(line)[:3] == ["Identifier", "Full name", "Email address"]
 
 
-def test_plain_roster_with_semicolons_is_found_by_any_cell(
-    tmp_path: Path,
-) -> None:
+def test_plain_roster_with_semicolons_is_found_by_any_cell(tmp_path: Path) -> None:
     text = "name;login\r\nZoe\u0308 Müller;zm\r\nAda;ada\r\nAda;ada2\r\n"
     roster = read_roster(put(tmp_path / "r.csv", text.encode("utf-8-sig")))
     said = [
@@ -547,9 +537,7 @@ def test_a_line_is_assigned_by_an_unambiguous_name(tmp_path: Path) -> None:
     assert [line.split()[0] for line in said] == ["bob", "ann", "Bob", "BOB"]
 
 
-def test_table_that_would_lose_something_is_refused(
-    tmp_path: Path,
-) -> None:
+def test_table_that_would_lose_something_is_refused(tmp_path: Path) -> None:
     for text, says in (
         ("name,note,note\nada,1,2\n", "two columns named 'note'"),
         ("name,note\nada,fine, but late\n", "line 2: expected 2 cells"),

@@ -47,9 +47,7 @@ PORT = 8921
 ROOT = Path(__file__).parents[2]
 
 
-def test_control_group_has_its_limits_in_both_versions(
-    tmp_path: Path,
-) -> None:
+def test_control_group_has_its_limits_in_both_versions(tmp_path: Path) -> None:
     top = tmp_path / "2"
     put(top / "cgroup.controllers", "cpu memory")
     for name, cores, cpu, handed in (
@@ -83,9 +81,7 @@ def test_without_jupyterhub_the_command_says_how_to_install_it(
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root makes users")
-def test_unreachable_folder_is_refused_before_users_are_made(
-    tmp_path: Path,
-) -> None:
+def test_unreachable_folder_is_refused_before_users_are_made(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     with pytest.raises(PermissionError, match="learners cannot reach"):

@@ -215,9 +215,7 @@ def test_handout_has_no_compiled_or_exercise_module(released: Path) -> None:
     ]
 
 
-def test_learners_lab_judges_without_a_reference(
-    released: Path,
-) -> None:
+def test_learners_lab_judges_without_a_reference(released: Path) -> None:
     said = in_the_lab(
         released,
         """
@@ -338,9 +336,7 @@ def test_stored_diagnosis_accepts_what_the_whole_one_accepts(
         assert where.encode() not in pickle.dumps(right)
 
 
-def test_trying_a_stored_diagnosis_costs_time_and_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_trying_a_stored_diagnosis_costs_time_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """scrypt reads and writes 128 x r x n bytes p times: 100 MiB for each diagnosis
     that is tried.
     """
@@ -417,9 +413,7 @@ SEED = 11
 ASKED = [exercise for exercise in EXERCISES.values() if exercise.lesson == LESSON]
 
 
-def test_cell_of_tests_earns_what_grading_earns(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_cell_of_tests_earns_what_grading_earns(capfd: pytest.CaptureFixture[str]) -> None:
     exercise = EXERCISES["scaling.advance"]
 
     def chatty(state: object, found_inf: bool, config: object) -> object:
@@ -432,9 +426,7 @@ def test_cell_of_tests_earns_what_grading_earns(
     assert points == judge(case_set, answers_of(case_set, chatty)).points < exercise.points
 
 
-def test_each_exercise_has_a_cell_of_hidden_tests(
-    tmp_path: Path,
-) -> None:
+def test_each_exercise_has_a_cell_of_hidden_tests(tmp_path: Path) -> None:
     write_course(tmp_path, [build.lesson(LESSON)], ASKED, SEED)
     notebook = json.loads(
         (tmp_path / "source" / LESSON / f"{LESSON}.ipynb").read_text(encoding="utf-8")

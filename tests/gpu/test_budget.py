@@ -225,9 +225,7 @@ def choices() -> dict[str, Any]:
     return chosen
 
 
-def test_a_timeout_while_a_result_is_read_is_a_lost_rank(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_timeout_while_a_result_is_read_is_a_lost_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """NCCL's all_reduce is asynchronous: a timeout is raised where the result is read."""
 
     class Numbers:

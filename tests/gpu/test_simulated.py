@@ -160,9 +160,7 @@ def test_a_failure_in_the_process_has_its_traceback(outcomes: Outcomes) -> None:
 # ---- the process, and commands
 
 
-def test_launcher_returns_the_commands_status(
-    simulated_gpu: Any,
-) -> None:
+def test_launcher_returns_the_commands_status(simulated_gpu: Any) -> None:
     command = [
         sys.executable,
         "-m",

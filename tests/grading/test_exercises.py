@@ -82,9 +82,7 @@ def not_caught(exercise: Exercise, *seeds: int) -> list[str]:
 @pytest.mark.parametrize(
     "exercise", [pytest.param(e, id=e.id, marks=() if e in CHECKED else TRAINING) for e in ALL]
 )
-def test_mistakes_are_recognized_and_lose_points(
-    exercise: Exercise,
-) -> None:
+def test_mistakes_are_recognized_and_lose_points(exercise: Exercise) -> None:
     shown = visible_cases(exercise)
     grades = {
         mistake.name: judge(shown, known_answers(shown, mistake.answer))

@@ -156,9 +156,7 @@ def test_a_protection_that_cannot_be_tested_is_missing(
         assert not {"memory", "descendants"} & set(isolate(runner, [], tmp_path))
 
 
-def test_lessons_inside_of_what_is_visible_are_hidden(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_lessons_inside_of_what_is_visible_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     installed, elsewhere = (
         Path(sysconfig.get_path("purelib"), "labkit_lessons"),
         Path("/srv/course"),

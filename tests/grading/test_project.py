@@ -124,9 +124,7 @@ def test_what_stops_in_the_call_is_a_failure_and_not_trained() -> None:
         for task in PROJECT_TASKS
     ],
 )
-def test_failing_run_fails_and_the_reference_does_not(
-    task: str,
-) -> None:
+def test_failing_run_fails_and_the_reference_does_not(task: str) -> None:
     """As at grading, the metric is the mean over two seeds. The margins leave room for the rounding
     of other machines.
     """
@@ -228,9 +226,7 @@ def test_entering_again_replaces_and_folders_merge_by_copying(tmp_path: Path) ->
     assert [entrant.name for entrant in show(here).entrants] == ["Ada", "Zoë"]
 
 
-def test_invalid_file_name_is_refused(
-    tmp_path: Path,
-) -> None:
+def test_invalid_file_name_is_refused(tmp_path: Path) -> None:
     grades = [graded(RECIPES["FP32"])]
     for name in ("", " ", "../ada", "a/b", "a\\b", "C:", ".ada", "ada.", "a\nb", "a\0b", "x" * 41):
         with pytest.raises(ValueError, match="1 to 40 letters"):

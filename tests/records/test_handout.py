@@ -87,9 +87,7 @@ def test_handouts_of_one_minute_are_a_minute_apart(three_handouts: list[Handout]
     assert minutes == [0, 1, 2]
 
 
-def test_after_a_clock_is_set_back_the_next_version_is_later(
-    three_handouts: list[Handout],
-) -> None:
+def test_after_a_clock_is_set_back_the_next_version_is_later(three_handouts: list[Handout]) -> None:
     first, _, third = three_handouts
     long_before = NOON - timedelta(days=400)
     handout = next_handout("class", {"a": b"3"}, None, [third, first], long_before)
