@@ -119,7 +119,8 @@ function draw(text) {
 async function update() {
   try {
     const response = await fetch("state", { cache: "no-store" });
-    draw(await response.text());
+    if (response.ok) draw(await response.text());
+    else partOfPage("state").textContent = `The board reports an error: ${response.statusText}`;
   } catch {
     partOfPage("state").textContent = "The board does not answer; this page shows its last state.";
   }

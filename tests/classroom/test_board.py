@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -149,3 +150,23 @@ def test_the_server_answers_the_page_its_state_and_nothing_else(
             urllib.request.urlopen(address + path, timeout=30 * slowness())
     assert main(["board", str(tmp_path / "none")]) == 2
     assert "there is no folder" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_the_page_shows_the_answers_of_the_class(browser: Any, address: str) -> None:
+    page = browser.new_page()
+    page.goto(address)
+    page.get_by_text("about a quarter: 2").wait_for()
+    page.get_by_role("cell", name="zoe").wait_for()
+    page.close()
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_the_page_shows_why_there_is_no_state(browser: Any, address: str, tmp_path: Path) -> None:
+    (tmp_path / "g.csv.kept").write_text("{}")
+    page = browser.new_page()
+    page.goto(address)
+    page.get_by_text("The board reports an error: expected the log").wait_for()
+    page.close()
