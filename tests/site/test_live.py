@@ -280,6 +280,15 @@ def test_stop_ends_a_run(opened: Any) -> None:
     assert place.locator(".site-live-status").inner_text() == "Stopped."
 
 
+@pytest.mark.parametrize(
+    ("typed", "seconds"), [("", 10), ("2.5", 2.5), ("0", 10), ("-5", 1), ("1e9", 600)]
+)
+def test_a_time_limit_stays_within_its_bounds(opened: Any, typed: str, seconds: float) -> None:
+    field = exercise(opened).get_by_label("Stop after")
+    field.fill(typed)
+    assert field.evaluate("limitIn") == seconds
+
+
 # Answer that cannot be checked -> a part of the sentence that explains why.
 SENTENCES = {
     "import torch": "this page has no torch, only Python's own modules",

@@ -208,8 +208,7 @@ class Exercise {
     this.picture.replaceChildren();
     this.status.textContent = "Python is loading ...";
     try {
-      const seconds = Number(this.seconds.value) || SECONDS;
-      const answer = await python.run(() => this.request(), seconds, {
+      const answer = await python.run(() => this.request(), limitIn(this.seconds), {
         progress: (loaded) => this.showBytes(loaded),
         ready: () => {
           this.bytes.hidden = true;
@@ -303,6 +302,16 @@ function secondsIn(bar) {
     }
   });
   return input;
+}
+
+/**
+ * Return the time limit that a field asks for, within the bounds of the field, in seconds.
+ *
+ * @param {HTMLInputElement} input
+ */
+function limitIn(input) {
+  const asked = Number(input.value) || SECONDS;
+  return Math.min(Math.max(asked, Number(input.min)), Number(input.max));
 }
 
 // --- all answers as notebooks --------------------------------------------------------------------
