@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from labkit.classroom.marks import Mark
+from labkit.findings import counted
 from labkit.grading.program import bare
 from labkit.grading.results import GradeRow
 
@@ -128,7 +129,7 @@ def failures(marks: Sequence[Mark]) -> list[tuple[str, str, str, str]]:
     return [
         (
             str(len(learners[kind])),
-            f"{kind.name} ({exercises[kind].total()} answers)",
+            f"{kind.name} ({counted(exercises[kind].total(), 'answer')})",
             ", ".join(id for id, _ in exercises[kind].most_common(NAMED)),
             kind.sentence,
         )

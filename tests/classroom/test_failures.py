@@ -54,7 +54,7 @@ def test_the_most_frequent_failure_comes_first_with_a_sentence() -> None:
     first, second = failures(marks_of(rows, {}, 0, {}))
     assert first[:3] == ("2", "returned None (3 answers)", "scaling.advance, scaling.clip")
     assert "without `return` returns None" in first[3]
-    assert second[1] == "left the starter (1 answers)"
+    assert second[1] == "left the starter (1 answer)"
     assert len({kind.sentence for kind in KINDS}) == len(KINDS)
 
 

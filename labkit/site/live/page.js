@@ -344,7 +344,9 @@ async function download() {
       texts[`${lesson}.ipynb`] = `${JSON.stringify(notebook, null, 1)}\n`;
     }
     offer(archiveOf(texts), "my-answers.zip");
-    say(`my-answers.zip has ${Object.keys(texts).length} notebooks. Hand it in as it is.`);
+    const count = Object.keys(texts).length;
+    const notebooks = count === 1 ? "1 notebook" : `${count} notebooks`;
+    say(`my-answers.zip has ${notebooks}. Hand it in as it is.`);
   } catch (error) {
     say(sentence(error));
   }
