@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from labkit.classroom.marks import Mark, Roster, by_student, total
+from labkit.findings import counted
 from labkit.grading.plan import due_time, late_days, modified
 from labkit.grading.submission import Submission
 
@@ -114,9 +115,9 @@ def words(submissions: Sequence[Submission], marks: Sequence[Mark], rules: Rules
         ]
         earned = sum(mark.row.points for mark in reduced)
         taken = round(earned - total(reduced)[0], 2)
-        most = max(mark.late_days for mark in late_marks)
+        most = counted(max(mark.late_days for mark in late_marks), "day")
         remarks.append(
-            f"late: {len(late)} of {len(learners)} learners by up to {most} days, which takes "
+            f"late: {len(late)} of {len(learners)} learners by up to {most}, which takes "
             f"{taken:g} of {earned} points"
         )
     if len(learners) > 1 and len(late) == len(learners):

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, as_completed
 from dataclasses import replace
 
+from labkit.findings import counted
 from labkit.grading.exercise import Key, Trained
 from labkit.grading.judge import CaseSet, known_answers
 from labkit.grading.sandbox.runner import NotStarted, Runner, packed
@@ -56,10 +57,11 @@ class Trainings:
         missing = self._missing
         started = time.monotonic()
         reported = 0
-        recipes = len({recipe for _, recipe, _ in missing})
+        recipes = counted(len({recipe for _, recipe, _ in missing}), "recipe")
         if missing:
             minutes = len(missing) * USUAL_SECONDS / self.at_once / 60
-            progress(f"{recipes} recipes: {len(missing)} trainings, about {minutes:.1f} minutes")
+            trainings = counted(len(missing), "training")
+            progress(f"{recipes}: {trainings}, about {minutes:.1f} minutes")
         for done, job in enumerate(
             as_completed([pool.submit(self._train, *row) for row in missing.items()]), start=1
         ):
@@ -69,8 +71,7 @@ class Trainings:
             if done in (8, 64) or done * 10 // len(missing) > reported:
                 reported = done * 10 // len(missing)
                 progress(
-                    f"{recipes} recipes: {done} of {len(missing)} trainings; {left / 60:.1f} "
-                    "minutes to go"
+                    f"{recipes}: {done} of {len(missing)} trainings; {left / 60:.1f} minutes to go"
                 )
         self._missing = {}
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from labkit.findings import counted
 from labkit.formats import FP16
 from labkit.instrument.fate import fate
 from labkit.instrument.histogram import ExponentHistogram, shift
@@ -456,7 +457,9 @@ def _recording(header: Mapping[str, Any], archive: zipfile.ZipFile) -> Recording
         short = _decompressed(archive.read(f"short/{number}"))
         columns, rest = _read_columns(short, COLUMNS, int(facts["tensors"]))
         if rest:
-            raise ValueError(f"step {number} has {len(rest)} bytes too many")
+            raise ValueError(
+                f"expected step {number} to end, got {counted(len(rest), 'byte')} more"
+            )
         sketches = _sketches(columns, tensors, shapes, dtypes)
         histograms: dict[Key, ExponentHistogram] = {}
         for part in facts["parts"]:

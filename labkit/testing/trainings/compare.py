@@ -23,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
+from labkit.findings import counted
 from labkit.instrument.recording import Key, Recording
 from labkit.testing.trainings.coarse import coarse_format
 from labkit.testing.trainings.distance import (
@@ -262,7 +263,8 @@ class _Comparison:
             )
         baseline = self.runs.baseline
         if baseline.every != self.runs.run.every or len(self.steps) < len(baseline.sampled):
-            notes.append(f"{len(self.steps)} steps were sampled in both runs")
+            sampled = counted(len(self.steps), "step")
+            notes.append(f"sampled in both runs: {sampled}")
         judged = 0
         for cell in self.cells:
             # A bound of the tensor's own length or more allows any tensor.

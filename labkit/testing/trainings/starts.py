@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from labkit.findings import counted
 from labkit.formats import FP32
 from labkit.instrument.recording import Key, layer_of
 from labkit.instrument.sketch import Sketch
@@ -84,8 +85,9 @@ def _other_batch(runs: RunPair, now: StepPair) -> str:
         )
     if len(ours.batch) != len(theirs.batch):
         return (
-            f"other batches: in step {ours.step} the model was called {len(ours.batch)} times, "
-            f"and {len(theirs.batch)} times in the other run"
+            f"other batches: in step {ours.step} the model was called "
+            f"{counted(len(ours.batch), 'time')}, and {counted(len(theirs.batch), 'time')} in the "
+            "other run"
         )
     return f"another batch in step {ours.step}"
 
