@@ -158,7 +158,7 @@ TERMS = build.terms()
 ANCHORS = re.findall(r"^### (.*)$", markdown(GLOSSARY), flags=re.MULTILINE)
 
 
-def test_worked_example_the_first_appearance_becomes_a_link() -> None:
+def test_the_first_appearance_of_a_word_becomes_a_link() -> None:
     names = {"ulp": "ulp", "loss scale": "loss scale", "FP16": "FP16"}
     page = "glossary.ipynb#cell-id="
     text = (
