@@ -128,7 +128,7 @@ def _others(random: Random) -> list[Case]:
 
 
 def _other_formats(random: Random) -> list[Case]:
-    """The levels in BF16, and each FP16 level with one dtype replaced, at two places in turn."""
+    """The levels in BF16, and each other level twice with one of its dtypes replaced."""
     half = torch.bfloat16
     others = (torch.bfloat16, torch.float64, torch.float8_e4m3fn)
     cases: list[Case] = [(half, WIDE, WIDE, half), (WIDE, WIDE, WIDE, half), (half,) * 4]
@@ -144,6 +144,22 @@ def _shuffled(random: Random) -> list[Case]:
     rows = list(ROWS)
     random.shuffle(rows)
     return rows
+
+
+def _by_output_and_weight(
+    weight: torch.dtype, norm: torch.dtype, stepped: torch.dtype, output: torch.dtype
+) -> str:
+    if output == WIDE:
+        return "O0"
+    return "O3" if weight == HALF else "O1"
+
+
+def _by_weights_alone(
+    weight: torch.dtype, norm: torch.dtype, stepped: torch.dtype, output: torch.dtype
+) -> str:
+    if weight == WIDE:
+        return "O0"
+    return "O2" if stepped == WIDE else "O3"
 
 
 WHICH = Exercise(
@@ -162,17 +178,13 @@ WHICH = Exercise(
             "asks the output alone",
             "this is what weight and output alone tell. What the optimizer steps, and the "
             "norms, tell O2 from O3.",
-            lambda weight, norm, stepped, output: (
-                "O0" if output == WIDE else "O3" if weight == HALF else "O1"
-            ),
+            _by_output_and_weight,
         ),
         wrong(
             "never asks the output",
             "this is what weights alone tell: O0 and O1 have the same ones. Ask what comes "
             "out of a layer.",
-            lambda weight, norm, stepped, output: (
-                "O0" if weight == WIDE else "O2" if stepped == WIDE else "O3"
-            ),
+            _by_weights_alone,
         ),
         wrong(
             "never asks the norm",
@@ -242,6 +254,14 @@ def _lines(name: str, points: int, masters: bool, scaling: bool) -> Check:
     return Check(name, points, draw, outcome=AnyOrder(ORDER, NEEDS))
 
 
+# Statements of the solution, which known mistakes leave out or exchange.
+SCALE = '    if scaling:\n        batch_lines.append("scale loss")\n'
+BACKWARD = '    batch_lines.append("backward")\n'
+COPY = '    if masters:\n        lines.append("gradients to masters")\n'
+LOOK = '    if scaling:\n        lines += ["unscale", "look for inf"]\n'
+STEP = '    lines.append("step")\n'
+COPY_BACK = '    if masters:\n        lines.append("masters to model")\n'
+
 LINES = Exercise(
     id="recipes.lines",
     notes="""FP32 is three lines: forward, backward, step. Masters add two, scaling adds four, and
@@ -261,35 +281,31 @@ LINES = Exercise(
             "this unscales before the gradients are FP32: in FP16 they underflow again, and "
             "scaling was for nothing.",
             replace=(
-                '["gradients to masters"] * masters + ["unscale", "look for inf"] * scaling',
-                '["unscale"] * scaling + ["gradients to masters"] * masters + ["look for inf"] '
-                "* scaling",
+                COPY + LOOK,
+                LOOK.replace(', "look for inf"', "") + COPY + LOOK.replace('"unscale", ', ""),
             ),
         ),
         wrong(
             "unscales and looks in FP16",
             "this unscales before the gradients are copied to the masters: in FP16 "
             "they underflow again. Copy first, which makes them FP32; then unscale.",
-            replace=(
-                '["gradients to masters"] * masters + ["unscale", "look for inf"] * scaling',
-                '["unscale", "look for inf"] * scaling + ["gradients to masters"] * masters',
-            ),
+            replace=(COPY + LOOK, LOOK + COPY),
         ),
         wrong(
             "looks and unscales in FP16",
             "this unscales before the gradients are copied to the masters: in FP16 "
             "they underflow again. Looking for inf there is sound; unscaling is not.",
             replace=(
-                '["gradients to masters"] * masters + ["unscale", "look for inf"] * scaling',
-                '["look for inf", "unscale"] * scaling + ["gradients to masters"] * masters',
+                (COPY + LOOK, LOOK + COPY),
+                ('"unscale", "look for inf"', '"look for inf", "unscale"'),
             ),
         ),
         wrong(
             "looks after the step",
             "this steps before anyone has looked: one overflow, and inf is in the weights.",
             replace=(
-                '"look for inf"] * scaling + ["step"]',
-                '] * scaling + ["step"] + ["look for inf"] * scaling',
+                (', "look for inf"', ""),
+                (STEP, STEP + LOOK.replace('"unscale", ', "")),
             ),
         ),
         wrong(
@@ -298,22 +314,19 @@ LINES = Exercise(
             "scale than they had.",
             replace=(
                 ('"unscale"', '"update scale", "unscale"'),
-                (' + ["update scale"] * scaling', ""),
+                ('    if scaling:\n        lines.append("update scale")\n', ""),
             ),
         ),
         wrong(
             "copies back before the step",
             "this copies the masters back before they have stepped: the model "
             "computes with the weights of last time.",
-            replace=(
-                (' + ["masters to model"] * masters', ""),
-                ('["step"]', '["masters to model"] * masters + ["step"]'),
-            ),
+            replace=(STEP + COPY_BACK, COPY_BACK + STEP),
         ),
         wrong(
             "never copies back",
             "this never copies back: the masters move and the model does not.",
-            replace=(' + ["masters to model"] * masters', ""),
+            replace=(COPY_BACK, ""),
         ),
         wrong(
             "never unscales",
@@ -324,15 +337,12 @@ LINES = Exercise(
             "never hands gradients over",
             "this never hands the gradients to the masters, so the optimizer steps "
             "weights that have none.",
-            replace=('["gradients to masters"] * masters + ', ""),
+            replace=(COPY, ""),
         ),
         wrong(
             "scales after the backward pass",
             "this scales the loss after the backward pass, when it is too late for the gradients.",
-            replace=(
-                '["scale loss"] * scaling + ["backward"]',
-                '["backward"] + ["scale loss"] * scaling',
-            ),
+            replace=(SCALE + BACKWARD, BACKWARD + SCALE),
         ),
         wrong(
             "steps after each batch",
@@ -343,7 +353,10 @@ LINES = Exercise(
             "unscales after each batch",
             "this unscales after each batch: what the first one added is divided again "
             "with every other.",
-            replace=(('"unscale", ', ""), ('["backward"]', '["backward"] + ["unscale"] * scaling')),
+            replace=(
+                ('"unscale", ', ""),
+                (BACKWARD, BACKWARD + SCALE.replace("scale loss", "unscale")),
+            ),
         ),
         wrong(
             "one batch alone",

@@ -183,9 +183,21 @@ def my_lines(masters, scaling, batches):
         batches: The number of batches whose gradients are added.
     """
     ### BEGIN SOLUTION
-    lines = (["forward"] + ["scale loss"] * scaling + ["backward"]) * batches
-    lines += ["gradients to masters"] * masters + ["unscale", "look for inf"] * scaling + ["step"]
-    return lines + ["masters to model"] * masters + ["update scale"] * scaling
+    batch_lines = ["forward"]
+    if scaling:
+        batch_lines.append("scale loss")
+    batch_lines.append("backward")
+    lines = batch_lines * batches
+    if masters:
+        lines.append("gradients to masters")
+    if scaling:
+        lines += ["unscale", "look for inf"]
+    lines.append("step")
+    if masters:
+        lines.append("masters to model")
+    if scaling:
+        lines.append("update scale")
+    return lines
     ### END SOLUTION
 
 
