@@ -253,7 +253,7 @@ class _Comparison:
 
     def _complete(self, verdict: TrainingDiff) -> TrainingDiff:
         """Return a verdict with all tensors, settings, notes and the band of losses."""
-        notes = self.runs.matching.notes
+        notes = list(self.runs.matching.notes)
         shapes_differ = [cell for cell in self.cells if math.isnan(cell.distance)]
         if shapes_differ:
             kind, name = shapes_differ[0].key
