@@ -59,6 +59,29 @@ class Replays(Scripts):
 
 FOLDERS = ("exact", "scaler_timeline")
 SCRIPTS = Replays
+# The heights at which `drawTimeline` draws lines. Without bounds it needs no patterns, and so no
+# page.
+DRAWN_HEIGHTS = """(replay, before) => {
+  const heights = [];
+  const drawing = {
+    font: "12px sans-serif",
+    lineTo: (_, y) => heights.push(y),
+    measureText: () => ({ width: 0 }),
+  };
+  const pen = new Proxy(drawing, { get: (known, name) => known[name] ?? (() => {}) });
+  const model = { get: (name) => (name === "_about" ? { steps: replay.scale.length } : 20) };
+  const bounds = { top: [], low: [] };
+  const palette = { size: 13, font: "sans-serif" };
+  drawTimeline({ model, replay, before, bounds, palette }, pen, 800, null);
+  return heights;
+}"""
+
+
+def test_the_scale_before_a_change_stays_in_the_picture(js):
+    steps = {"tracker": [0, 0], "skipped": [0, 0], "lossy": [0, 0]}
+    low = steps | {"scale": [4, 4]}
+    high = steps | {"scale": [60, 60]}
+    assert min(js.run(DRAWN_HEIGHTS, low, high)) >= 0
 
 
 def test_the_recorded_trace_can_be_measured_again():

@@ -143,7 +143,7 @@ export function stepPlot(pen, width, tint, { first = 0, total, left = SIDE, righ
  */
 export function stepAt({ width }, x, { first = 0, total, left = SIDE, right = SIDE }) {
   const step = first + Math.round(((x - left) / (width - left - right)) * total);
-  return x >= left && x <= width - right && step >= 1 ? step : null;
+  return x >= left && x <= width - right && step > first ? step : null;
 }
 
 /**
