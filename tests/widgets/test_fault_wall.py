@@ -122,3 +122,24 @@ def test_a_run_waits_for_the_end_of_the_cell() -> None:
     before, after = asyncio.run(cell())
     assert before == {}
     assert after["mask_constant"]["broken"]["failed"]
+
+
+def test_the_page_is_told_of_each_run_that_has_ended(
+    wall: FaultWall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second run has the same outcome and changes no trait, but the page waits for its end."""
+    sent: list[object] = []
+    monkeypatch.setattr(wall, "send", sent.append)
+    for _ in range(2):
+        wall._on_message(None, {"run": "mask_constant", "form": "broken"}, None)
+    assert sent == [{"ran": "mask_constant", "form": "broken"}] * 2
+
+
+def test_the_page_is_told_of_a_run_that_raised(
+    wall: FaultWall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[object] = []
+    monkeypatch.setattr(wall, "send", sent.append)
+    with pytest.raises(KeyError):
+        wall._on_message(None, {"run": "emulated_bf16", "form": "broken"}, None)
+    assert sent == [{"ran": "emulated_bf16", "form": "broken"}]
