@@ -401,6 +401,38 @@ def test_the_page_follows_its_sliders_without_a_kernel(page):
         SwallowedUpdates(steps=0)
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "texts"),
+    [
+        (0.4, 1.1, ["0.4", "0.6", "0.8", "1.0"]),
+        (1 - 2e-7, 1, ["0.9999998", "0.99999985", "0.9999999", "0.99999995", "1"]),
+        (5e-8, 1.3e-7, ["6e−8", "8e−8", "1.0e−7", "1.2e−7"]),
+    ],
+)
+def test_ticks_of_weights_tell_them_apart(js, low, high, texts):
+    found = js.run("(low, high) => weightTicks(low, high).map(([, text]) => text)", low, high)
+    assert len(set(found)) == len(found) > 2
+    assert [float(text.replace("−", "-")) for text in found] == pytest.approx(
+        [float(text.replace("−", "-")) for text in texts], rel=1e-12
+    )
+
+
+def test_an_infinite_weight_is_drawn_at_the_edge(page):
+    root = page.show(SwallowedUpdates(weight=65504.0, update=65504.0, steps=4))
+    assert root.locator("[data-curve=FP16] [data-key=end]").text_content() == "−inf"
+    for points in root.locator("polyline").all():
+        assert "NaN" not in points.get_attribute("points")
+    sentence = page.trait("sentence")
+    assert "FP16 ends at −inf, too far" in sentence
+    # After an overflow, Kahan's sum subtracts infinity from infinity.
+    assert sentence.endswith("FP16 + Kahan ends at NaN.")
+
+
+def test_one_update_is_in_the_singular(page):
+    page.show(SwallowedUpdates(weight=1.0, update=2.0**-10, steps=1))
+    assert page.trait("sentence").startswith("1 update of 2^-10 should take the weight from 1 to")
+
+
 def test_the_sentence_says_which_go_too_far_and_which_stay_short(js):
     """At 1.5 an update of 0.625 ulp is rounded up to a whole one; from 16 to 8 one of 1.25 ulp is
     rounded down.
