@@ -274,6 +274,20 @@ def test_state_names_the_format_of_products() -> None:
     widget.close()
 
 
+def test_a_refused_workbench_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+    close = Workbench.close
+
+    def noted_close(widget: Workbench) -> None:
+        closed.append(widget)
+        close(widget)
+
+    monkeypatch.setattr(Workbench, "close", noted_close)
+    with pytest.raises(ValueError, match="log2_scale: expected a whole number from 0 to 30"):
+        Workbench("digits", "O2", device="cpu", knobs={"log2_scale": 31})
+    assert [widget.comm for widget in closed] == [None]
+
+
 def test_the_record_of_a_fork_has_the_steps_before_it(tmp_path) -> None:
     widget = Workbench("digits", "O2", steps=12, device="cpu", folder=tmp_path)
     run_through(widget.forked_run)

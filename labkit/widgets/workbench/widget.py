@@ -163,10 +163,14 @@ class Workbench(LiveTraining, folder="workbench"):
         knobs: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder = Path(folder)
-        # Before a controller exists, so that none is left if a position does not exist.
         positions = {name: position(name, to) for name, to in (knobs or {}).items()}
         super().__init__(task, recipe, seed, steps=steps, device=device)
-        self.forked_run.begin_at(positions)
+        try:
+            self.forked_run.begin_at(positions)
+        except ValueError:
+            # A workbench that cannot be returned must not stay registered with the kernel.
+            self.close()
+            raise
 
     @classmethod
     def from_code(cls, code: str, *, device: Any = None, folder: Path | str = ".") -> Workbench:
