@@ -221,6 +221,13 @@ def test_each_knob_moves_the_picture_without_a_kernel(page):
         )
 
 
+def test_a_lens_over_a_short_trace_has_one_place(page):
+    root = page.show(ScalerPresets(trace_of(*[2.0**-10] * 40)))
+    lens = root.get_by_role("slider", name="Lens from step")
+    assert lens.get_attribute("max") == "0"
+    assert lens.evaluate("input => input.style.getPropertyValue('--lk-filled')") == "0%"
+
+
 def test_six_scalers_are_shown_with_their_hysteresis(js, page):
     presets = ScalerPresets()
     skips = {name: what.skips for name, what in presets.replays.items()}
