@@ -267,6 +267,20 @@ def test_the_axis_shows_where_numbers_overflow_and_underflow(js):
             ), format.name
 
 
+TICKS = """(low, high) => {
+  const labels = [];
+  const pen = { measureText: () => ({ width: 0 }), fillRect() {}, fillText: (t) => labels.push(t) };
+  drawNumbers({ pen, lens: lens(low, high, false, 700) });
+  return labels;
+}"""
+
+
+def test_an_axis_of_a_few_float64_numbers_has_few_ticks(js):
+    """Beside 1 the step of the ticks is so small that a counter of them cannot count by 1."""
+    assert 0 < len(js.run(TICKS, 1.0, 1 + 2.0**-50)) < 20
+    assert js.run(TICKS, 0.0, 7.0) == ["0", "1", "2", "3", "4", "5", "6", "7"]
+
+
 STEPS = 1000
 
 

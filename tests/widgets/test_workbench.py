@@ -175,6 +175,13 @@ def test_fork_has_the_knobs_of_its_step() -> None:
     assert losses(bench.fork.steps) == losses(bench.run.steps[15:])
 
 
+def test_a_fork_after_a_part_of_a_step_is_refused() -> None:
+    bench = run_through(bench_of("FP16 static"), steps=4)
+    bench.handle(partial(bench.fork_after, 2.5))
+    assert bench.notice == "Not done: a fork: expected a whole step from 0 to 4, got 2.5"
+    assert bench.fork is None
+
+
 def test_a_fork_may_have_another_learning_rate() -> None:
     bench = run_through(bench_of("FP32"))
     bench.handle(partial(bench.fork_after, 5))

@@ -317,6 +317,17 @@ function walkCards(root, life) {
 }
 
 /**
+ * Return the text in which the words of a query are looked for.
+ *
+ * @param {Front} front
+ * @param {Behind} behind
+ */
+function searchedText({ id, symptom, errors }, { title, told }) {
+  const facts = told.map(([, text]) => text);
+  return [id, symptom, ...errors, title, ...facts].join(" ").toLowerCase();
+}
+
+/**
  * Return the cards of a kind that have all words of the query, and a sentence about them, for a
  * page without a kernel.
  *
@@ -326,7 +337,7 @@ function foundOnPage(model) {
   const words = model.get("query").toLowerCase().split(/\s+/).filter(Boolean);
   const shown = [];
   for (const card of model.get("_cards")) {
-    const text = JSON.stringify([card, model.get("_behind")[card.id]]).toLowerCase();
+    const text = searchedText(card, model.get("_behind")[card.id]);
     const ofKind = ["all", card.kind].includes(model.get("kind"));
     if (ofKind && words.every((word) => text.includes(word))) shown.push(card.id);
   }
