@@ -315,6 +315,20 @@ def test_the_record_of_a_fork_has_the_steps_before_it(tmp_path) -> None:
     widget.close()
 
 
+def test_a_record_that_cannot_be_saved_leaves_the_run_as_it_is(tmp_path) -> None:
+    folder = tmp_path / "a file"
+    folder.touch()
+    widget = Workbench("digits", "O2", steps=12, device="cpu", folder=folder)
+    run_through(widget.forked_run, steps=2)
+    phase = widget.phase
+    for what in ("record", "picture"):
+        widget.forked_run.handle(widget.command({"do": "save", "what": what}))
+        assert widget.forked_run.notice.startswith("Not done: ")
+        assert "a file" in widget.forked_run.notice
+    assert widget.phase is phase
+    widget.close()
+
+
 def plain_losses(knobs: Knobs, task: Task, steps: int = 12) -> list[float]:
     """Return the losses of the printed program, on the batches of the workbench."""
     # The run has the same initial weights and batches.
