@@ -242,6 +242,11 @@ def test_text_of_a_number_has_its_value():
         assert float(as_text(x)) == x
 
 
+def test_values_for_screen_readers_have_digits_after_the_point(js):
+    for value, text in ((1e-100, "0"), (0.5, "0.5"), (-0.25, "-0.25"), (1e21, "1" + "0" * 21)):
+        assert js.run("plainDecimal", value) == text
+
+
 def test_texts_of_odds(js):
     for share, text in (
         ((1, 2), "50%"),

@@ -79,8 +79,8 @@ AFTER: dict[Phase, dict[Button, Phase]] = {
     Phase.FAILED: {Button.START: Phase.RUNNING, Button.RESET: Phase.IDLE},
 }
 
-# A button, or a function. A ValueError or TypeError that the function raises becomes the notice, and
-# so does an OSError, such as that of a folder in which nothing can be saved.
+# A button, or a function. A ValueError, TypeError or OSError that the function raises becomes the
+# notice; an OSError is that of a folder in which nothing can be saved, for example.
 Command = Button | Callable[[], object]
 # Steps, the numbers that are drawn of a step, and how many of the steps are drawn.
 Points = tuple[Sequence[Any], Callable[[Any], tuple[float, ...]], int]
