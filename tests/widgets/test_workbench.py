@@ -271,6 +271,17 @@ def test_state_counts_bytes_and_names_what_is_fixed() -> None:
     assert state["fixed"] == {"epsilon": "this task is trained with SGD, which has no epsilon"}
 
 
+def test_each_part_of_the_memory_is_read_aloud(page) -> None:
+    widget = Workbench("digits", "O2", steps=24, device="cpu")
+    root = page.show(widget)
+    memory = widget.state()["memory"]
+    widget.close()
+    for row in memory:
+        parts = root.get_by_role("group", name=row["name"], exact=True).get_by_role("img")
+        labels = [part.get_attribute("aria-label") for part in parts.all()]
+        assert labels == [t for t, held in zip(row["texts"], row["bytes"], strict=True) if held]
+
+
 def test_state_names_the_format_of_products() -> None:
     widget = Workbench("digits", "FP8 delayed", steps=12, device="cpu")
     run_through(widget.forked_run)

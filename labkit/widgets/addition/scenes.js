@@ -190,7 +190,7 @@ function totalRow({ total, operation }, point, [, last]) {
   const places = range(Math.max(point, top), Math.min(total.exponent, last - STICKY));
   const cells = places.map((place) => {
     const isOutside = place < total.exponent || place > Math.max(top, point);
-    // A product far below the format's smallest number has zeros between the window and its first 1.
+    // A product far below the format's least number has zeros between the window and its first 1.
     const isBetween = place < last - STICKY && place > top;
     const filled = isOutside || isBetween;
     /** @type {CellKind} */

@@ -64,7 +64,7 @@ import { colours } from "../base/theme.js";
 
 /** @typedef {[text: string, differs: boolean]} CodeLine */
 
-/** @typedef {{ ran?: string, form: Form }} RanMessage A form of the card `ran` was run to its end. */
+/** @typedef {{ ran?: string, form: Form }} RanMessage A form of card `ran` was run to its end. */
 
 /** @type {Form[]} */
 const FORM_NAMES = ["broken", "cured"];

@@ -158,7 +158,7 @@ function laneTable() {
  * it keeps the focus, but has no effect.
  *
  * @param {Model<Traits>} model
- * @param {{ label: string, kind?: string, command: "train" | "stop", phase: Traits["phase"] }} about
+ * @param {{ label: string, kind?: string, command: "train" | "stop", phase: Traits["phase"] }} what
  */
 function commandButton(model, { label, kind, command, phase }) {
   const onPress = () => {
