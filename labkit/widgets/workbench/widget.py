@@ -247,6 +247,7 @@ class Workbench(LiveTraining, folder="workbench"):
         """Save the "record" or the "picture" to the folder; return a sentence with the path.
 
         Raises:
+            OSError: The folder cannot be written to.
             ValueError: No step was done yet, or `what` is neither of them.
         """
         if what not in ("record", "picture"):
