@@ -34,6 +34,13 @@ test("beside the axis there is no step", () => {
   assert.equal(stepAt(axis, axis.end + 5, { total: 100 }), null);
 });
 
+test("left of the first step of a later axis there is no step", () => {
+  const range = { first: 200, total: 60 };
+  const later = stepPlot(pen, 504, tint, range);
+  assert.equal(stepAt(later, later.left, range), null);
+  assert.equal(stepAt(later, later.x(201), range), 201);
+});
+
 test("a panel's lowest value is at its foot", () => {
   const y = levelIn({ top: 10, height: 80 }, [-4, 4]);
   assert.deepEqual([-4, 0, 4].map(y), [90, 50, 10]);

@@ -103,6 +103,17 @@ test("a state is new once the latest command is answered", () => {
   clearTimeout(store.silence ?? undefined);
 });
 
+test("a page that is loaded again counts its commands on", () => {
+  const { store, sent, frame } = page();
+  frame({ answered: 57 });
+  tell(store, { do: "press" });
+  assert.deepEqual(sent, [{ do: "press", number: 58 }]);
+  assert.equal(upToDate(store), false);
+  frame({ answered: 58 });
+  assert.equal(upToDate(store), true);
+  clearTimeout(store.silence ?? undefined);
+});
+
 test("while three values are under way only the latest waits", () => {
   const { store, sent, frame } = page();
   frame({});

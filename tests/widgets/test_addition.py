@@ -1,13 +1,14 @@
 """The addition player: each station in bits and in words."""
 
 from fractions import Fraction
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import traitlets
 
-from labkit.formats import BF16, E4M3, E8M0, FP16, FP32, Format
+from labkit.formats import BF16, E2M1, E4M3, E8M0, FP16, FP32, FP64, Format
 from labkit.widgets import AdditionPlayer
 from labkit.widgets.base.number_words import number
 from tests.widgets.pages import Scripts
@@ -112,6 +113,32 @@ def test_worked_example_of_a_term_that_is_lost(js):
         "1 + 1.0002e-4 = 1 in FP16. The exact sum is 1.00010001659…, so the error is −0.102 "
         "ulp; b left no trace."
     )
+
+
+def test_a_saturated_result_is_not_a_lost_operand(js):
+    said = js.said("6", "1", E2M1)
+    assert said["Round"] == ("6 + 1 = 6 in E2M1: the sum, 7, is beyond the largest value, 6.")
+    assert "lost" not in said["Guard, round, sticky"]
+    assert "error" not in dict(js.paper("6", "1", E2M1)["facts"])
+
+
+@pytest.mark.parametrize("format", [BF16, E4M3, FP16, FP32, FP64])
+def test_every_place_that_the_format_keeps_has_a_column(js, format):
+    numbers = (format.smallest_subnormal, format.smallest_normal, 1.0, format.max)
+    for a, b, operation in product(numbers, numbers, ("add", "multiply")):
+        paper = js.paper(repr(a), repr(b), format, operation)
+        for scene in paper["scenes"]:
+            first, last = scene["window"]
+            assert set(range(last, first + 1)) <= set(paper["columns"]), (a, b, scene["title"])
+
+
+def test_a_calculation_with_fewer_stations_keeps_the_step_inside():
+    player = AdditionPlayer(1.0, 2.0)
+    player.step = 5
+    player.operation = "multiply"
+    assert player.step == 4
+    player.a = "inf"
+    assert player.step == 1
 
 
 def test_each_station_in_words(js):
@@ -273,6 +300,9 @@ class TestPlayer:
         # A sum with infinity has fewer stations, and the step is clamped.
         page.set(a="inf")
         assert page.trait("step") == 1
+        # The alert is gone, and with it the text that was no number.
+        assert root.locator(".ad-problem").text_content() == ""
+        assert box.input_value() == "0x1400"
 
     def test_formats_and_operations_of_a_player(self):
         player = AdditionPlayer(1.0, 0.0001)

@@ -15,7 +15,7 @@ from labkit.instrument import snapshot
 from labkit.machine import Finding, Status, front_end
 from labkit.widgets import MmaBlock, Pulse, ScalerTimeline, UnderflowHistogram, Workbench, pulse
 from labkit.widgets.base import widget as base
-from labkit.widgets.base.widget import FOLDERS, LabWidget, script
+from labkit.widgets.base.widget import FOLDERS, LabWidget, page_style, script
 from labkit.widgets.pulse import widget as late
 
 SCRIPTS = {
@@ -33,6 +33,22 @@ GUIDED: dict[str, Callable[[], LabWidget]] = {
     "mma_block": MmaBlock,
     "workbench": lambda: Workbench("digits", "O2", steps=5, device="cpu"),
 }
+
+
+KEYFRAMES = """() => [...[...document.styleSheets].at(-1).cssRules]
+  .filter((rule) => rule instanceof CSSKeyframesRule).map(({ name }) => name)"""
+
+
+def test_every_animation_has_its_keyframes(page) -> None:
+    """A browser drops keyframes that are nested in another rule."""
+    animated = set()
+    for folder in WIDGETS:
+        sheet = page_style(folder)
+        used = set(re.findall(r"animation: ([\w-]+) [^!]", sheet))
+        page.page.add_style_tag(content=sheet)
+        assert set(page.page.evaluate(KEYFRAMES)) == used, folder
+        animated |= used
+    assert animated == {"lk-ring", "mm-falls", "wk-carried"}
 
 
 def test_worked_example_of_a_tour() -> None:

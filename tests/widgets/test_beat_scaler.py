@@ -130,7 +130,7 @@ def test_following_the_window_beats_the_scaler():
     mine, theirs = game.tallies()
     assert mine.useful == 1
     assert theirs.useful < 0.95
-    assert game.sentence().startswith("You win: 100% of your 300 steps were useful")
+    assert game.sentence().startswith("You win: 300 of your 300 steps were useful")
     # The window is measured in some steps only.
     assert game.yours.run.measurements == math.ceil(300 / rules.MEASURE_EVERY)
     for number, (step, weight) in enumerate(zip(game.yours.steps, weights, strict=True), 1):
@@ -138,6 +138,15 @@ def test_following_the_window_beats_the_scaler():
         assert step.overflows_at == OVERFLOWS - weight
         # The loss is shown without its weight.
         assert step.loss == pytest.approx(1 / number)
+
+
+def test_a_verdict_tells_apart_what_percents_would_not():
+    game = duel(480)
+    game.build()
+    game.phase = Phase.FINISHED
+    game.tallies = lambda: (Tally(480, 1, 0, 0.1), Tally(480, 1, 1, 0.1))
+    words = "You win: 479 of your 480 steps were useful, 478 of the scaler's."
+    assert game.sentence().startswith(words)
 
 
 def test_the_game_waits_only_to_keep_its_pace():
@@ -179,13 +188,13 @@ def test_underflows_are_reported_only_at_the_end():
         "Paused at step 100 of 100: you have skipped 4 steps, the "
     )
     assert sentence(Phase.FINISHED, mine, theirs).startswith(
-        "The scaler wins: 76% of your 100 steps were useful, 91% of the scaler's. You skipped 4 "
+        "The scaler wins: 76 of your 100 steps were useful, 91 of the scaler's. You skipped 4 "
         "and ran 20 at a scale "
     )
     assert sentence(Phase.FINISHED, theirs, mine, in_sight=True).startswith(
-        "You win with the window in sight: 91%"
+        "You win with the window in sight: 91 of"
     )
-    assert sentence(Phase.FINISHED, mine, mine).startswith("A draw: 76%")
+    assert sentence(Phase.FINISHED, mine, mine).startswith("A draw: 76 of")
 
 
 def test_a_run_that_fails_is_reported():
@@ -370,7 +379,7 @@ def test_following_the_window_beats_the_scaler_on_a_page(js, on_page):
     played = js.run(PLAY, on_page, 16, 480, moves, False)
     mine, theirs = played["score"]["useful"]
     assert mine > theirs + 0.05
-    assert played["words"].startswith(f"You win: {100 * mine:.0f}% of your 480 steps were useful")
+    assert played["words"].startswith(f"You win: {480 * mine:.0f} of your 480 steps were useful")
 
 
 def test_a_page_has_the_sentences_of_labkit(js, on_page):

@@ -27,6 +27,7 @@ from labkit.formats import (
     FP64,
     Format,
     Rounding,
+    Specials,
     decode,
     parse,
     round_to,
@@ -448,6 +449,15 @@ def test_the_sentence_describes_the_rounding_of_a_number(js):
         ("nan", BF16, "0x7fc0 is NaN in BF16, not a number:"),
     ):
         assert expected in view(js, text, format)["sentence"]
+
+
+def test_zero_has_one_code_in_a_format_without_a_sign(js):
+    unsigned = Format(
+        "unsigned", exponent_bits=4, significand_bits=3, specials=Specials.FN, signed=False
+    )
+    js.add(unsigned)
+    sentence = view(js, "0", unsigned)["sentence"]
+    assert sentence == "0 is exact in unsigned: the code whose bits are all 0."
 
 
 def test_page_without_a_kernel_has_the_state_of_python(page):

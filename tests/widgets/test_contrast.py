@@ -44,7 +44,7 @@ def variables(theme: str, number_format: str = "FP32") -> dict[str, str]:
     """Return the variables of base.css in a theme, inside of an element of a number format."""
     known = dict(JUPYTERLAB[theme])
     for selector, declared in rules("base/base.css"):
-        of_theme = selector == ".labkit" or (theme == "dark" and 'data-dark="true"' in selector)
+        of_theme = selector == ".labkit" or (theme == "dark" and ".vscode-dark .labkit" in selector)
         of_format = selector == ".labkit [data-format]"
         named = re.search(r'^\.labkit \[data-format(\^?)="(\w+)"\]$', selector)
         if named and named[1]:

@@ -9,6 +9,7 @@ import pytest
 from labkit.faults import FAULTS, Kind, TrainingOutcome, cards, run
 from labkit.widgets import FaultWall
 from labkit.widgets.fault_wall.widget import find, outcome_view
+from tests.widgets.pages import Page
 
 
 @pytest.fixture
@@ -122,3 +123,35 @@ def test_a_run_waits_for_the_end_of_the_cell() -> None:
     before, after = asyncio.run(cell())
     assert before == {}
     assert after["mask_constant"]["broken"]["failed"]
+
+
+def test_the_page_is_told_of_each_run_that_has_ended(
+    wall: FaultWall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second run has the same outcome and changes no trait, but the page waits for its end."""
+    sent: list[object] = []
+    monkeypatch.setattr(wall, "send", sent.append)
+    for _ in range(2):
+        wall._on_message(None, {"run": "mask_constant", "form": "broken"}, None)
+    assert sent == [{"ran": "mask_constant", "form": "broken"}] * 2
+
+
+def test_the_page_is_told_of_a_run_that_raised(
+    wall: FaultWall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[object] = []
+    monkeypatch.setattr(wall, "send", sent.append)
+    with pytest.raises(KeyError):
+        wall._on_message(None, {"run": "emulated_bf16", "form": "broken"}, None)
+    assert sent == [{"ran": "emulated_bf16", "form": "broken"}]
+
+
+@pytest.mark.browser
+def test_a_page_searches_what_the_cards_say(page: Page) -> None:
+    page.show(FaultWall())
+    page.set(query="layernorm")
+    assert 0 < len(page.trait("shown")) < 10
+    # These are words of the page's data alone.
+    for query in ("threads", "errors symptom told"):
+        page.set(query=query)
+        assert len(page.trait("shown")) < 10

@@ -117,6 +117,15 @@ def test_the_page_follows_its_controls_without_a_kernel(page):
     assert page.trait("block") == 0
 
 
+def test_a_result_with_the_digits_of_the_sum_may_be_inexact(page):
+    """Both are written with eight digits, in which draw 12 of the V100 equals the exact sum."""
+    root = page.show(MmaBlock("random", "V100", 12))
+    mark = root.locator(".mm-gpus label", has_text="V100").locator(".mm-end")
+    exact = root.locator(".mm-knob + span")
+    assert f"exact sum: {mark.text_content()}".replace("−", "-") == exact.text_content()
+    assert mark.get_attribute("data-exact") == "false"
+
+
 def test_rows_of_bits_have_the_values_of_terms_and_sums(js):
     for (name, knob), gpu, out in product(EVERY[::3], ("V100", "A100", "H100"), (FP32, FP16)):
         terms = PRESETS[name].make(knob)

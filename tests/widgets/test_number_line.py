@@ -242,6 +242,11 @@ def test_text_of_a_number_has_its_value():
         assert float(as_text(x)) == x
 
 
+def test_values_for_screen_readers_have_digits_after_the_point(js):
+    for value, text in ((1e-100, "0"), (0.5, "0.5"), (-0.25, "-0.25"), (1e21, "1" + "0" * 21)):
+        assert js.run("plainDecimal", value) == text
+
+
 def test_texts_of_odds(js):
     for share, text in (
         ((1, 2), "50%"),
@@ -265,6 +270,20 @@ def test_the_axis_shows_where_numbers_overflow_and_underflow(js):
             assert (
                 round_to(facts["zero_to"] * (1 + 2.0**-40), format) == format.smallest_subnormal
             ), format.name
+
+
+TICKS = """(low, high) => {
+  const labels = [];
+  const pen = { measureText: () => ({ width: 0 }), fillRect() {}, fillText: (t) => labels.push(t) };
+  drawNumbers({ pen, lens: lens(low, high, false, 700) });
+  return labels;
+}"""
+
+
+def test_an_axis_of_a_few_float64_numbers_has_few_ticks(js):
+    """Beside 1 the step of the ticks is so small that a counter of them cannot count by 1."""
+    assert 0 < len(js.run(TICKS, 1.0, 1 + 2.0**-50)) < 20
+    assert js.run(TICKS, 0.0, 7.0) == ["0", "1", "2", "3", "4", "5", "6", "7"]
 
 
 STEPS = 1000
@@ -399,6 +418,38 @@ def test_the_page_follows_its_sliders_without_a_kernel(page):
     assert swallowed.moved["FP16"] == moved(numpy_loop(0.3, 1e-4, 50, np.float16))
     with pytest.raises(ValueError, match="steps: expected 1 to 100,000, got 0"):
         SwallowedUpdates(steps=0)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "texts"),
+    [
+        (0.4, 1.1, ["0.4", "0.6", "0.8", "1.0"]),
+        (1 - 2e-7, 1, ["0.9999998", "0.99999985", "0.9999999", "0.99999995", "1"]),
+        (5e-8, 1.3e-7, ["6e−8", "8e−8", "1.0e−7", "1.2e−7"]),
+    ],
+)
+def test_ticks_of_weights_tell_them_apart(js, low, high, texts):
+    found = js.run("(low, high) => weightTicks(low, high).map(([, text]) => text)", low, high)
+    assert len(set(found)) == len(found) > 2
+    assert [float(text.replace("−", "-")) for text in found] == pytest.approx(
+        [float(text.replace("−", "-")) for text in texts], rel=1e-12
+    )
+
+
+def test_an_infinite_weight_is_drawn_at_the_edge(page):
+    root = page.show(SwallowedUpdates(weight=65504.0, update=65504.0, steps=4))
+    assert root.locator("[data-curve=FP16] [data-key=end]").text_content() == "−inf"
+    for points in root.locator("polyline").all():
+        assert "NaN" not in points.get_attribute("points")
+    sentence = page.trait("sentence")
+    assert "FP16 ends at −inf, too far" in sentence
+    # After an overflow, Kahan's sum subtracts infinity from infinity.
+    assert sentence.endswith("FP16 + Kahan ends at NaN.")
+
+
+def test_one_update_is_in_the_singular(page):
+    page.show(SwallowedUpdates(weight=1.0, update=2.0**-10, steps=1))
+    assert page.trait("sentence").startswith("1 update of 2^-10 should take the weight from 1 to")
 
 
 def test_the_sentence_says_which_go_too_far_and_which_stay_short(js):

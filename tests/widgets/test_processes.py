@@ -24,6 +24,7 @@ from labkit.widgets import GpuRun, Workers, memory_bars
 from labkit.widgets.gpu_run.widget import pictures
 from labkit.widgets.workers.widget import verdict
 from tests.slowness import slowness
+from tests.widgets.pages import Page
 
 RECORDED = Path(__file__).parents[2] / "data" / "workers"
 T4 = Place(torch.device("cuda", 0), "Tesla T4", "gpu")
@@ -331,6 +332,19 @@ def test_a_command_for_workers_that_cannot_start_is_reported() -> None:
     assert workers.phase == "ready"
     assert workers.sentence.startswith("The processes could not be started")
     workers.close()
+
+
+def test_buttons_without_an_effect_send_nothing(page: Page) -> None:
+    root = page.show(Workers((sys.executable, "-c", PROGRAM)))
+    page.page.evaluate(
+        "() => { globalThis.sent = []; shown.model.send = (message) => sent.push(message.do) }"
+    )
+    for phase in ("ready", "training", "ending"):
+        page.set(phase=phase)
+        for name in ("Train", "Stop"):
+            # A page without a kernel hides the buttons.
+            root.locator("button", has_text=name).dispatch_event("click")
+    assert page.page.evaluate("sent") == ["train", "stop"]
 
 
 def test_no_training_begins_while_processes_end() -> None:

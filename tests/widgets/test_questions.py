@@ -397,3 +397,30 @@ def test_an_answered_prediction_has_a_tab_stop(page: Page) -> None:
     page.page.locator("body > button").focus()
     page.page.keyboard.press("Tab")
     assert page.page.evaluate("document.activeElement.className") == "lk-reply"
+
+
+@pytest.mark.browser
+def test_a_late_reply_leaves_the_focus_where_it_is(page: Page) -> None:
+    root = page.show(Quiz("after", {}, {}))
+    results = page.trait("results")
+    # The kernel is busy, and has not replied yet.
+    page.set(results={})
+    page.page.evaluate("document.body.prepend(document.createElement('button'))")
+    root.locator("input").first.check()
+    root.get_by_role("button", name="Commit").click()
+    assert "The reply comes as soon as the kernel is free" in root.inner_text()
+    page.page.locator("body > button").focus()
+    page.set(results=results)
+    assert "The reply comes" not in root.inner_text()
+    assert page.page.evaluate("document.activeElement.parentElement === document.body")
+
+
+@pytest.mark.browser
+def test_both_ends_of_the_line_can_be_chosen(page: Page) -> None:
+    ends = Ruler(1.24, 8.76)
+    root = page.show(Predict(Prediction("How much?", REPLIES, ruler=ends), lambda: 2.0))
+    line = root.get_by_role("slider")
+    for key, number in (("Home", "1.24"), ("End", "8.76")):
+        line.press(key)
+        assert root.locator("input[type=text]").input_value() == number
+        assert root.get_by_role("button", name="Commit").is_enabled()

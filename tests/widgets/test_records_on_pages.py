@@ -67,3 +67,21 @@ def test_a_page_offers_nothing_that_trains(page: Page, name: str) -> None:
     shown = [button.inner_text() for button in root.get_by_role("button").all()]
     assert shown[0] in ("Play", "Pause")
     assert set(shown) <= {"Play", "Pause"}
+
+
+def test_a_step_that_the_run_has_not_done_has_no_label(page: Page) -> None:
+    widget = TRAINING["workbench"]()
+    root = page.show(widget)
+    widget.close()
+    picture = root.locator(".run-panels canvas").first
+    label = root.locator(".run-panels .lk-tip").first
+    steps = root.get_by_role("slider", name="Step")
+    box = picture.bounding_box()
+    assert box is not None
+    picture.hover(position={"x": box["width"] / 2, "y": 100})
+    label.wait_for(state="visible")
+    # The pointer stays where it is.
+    steps.press("Home")
+    label.wait_for(state="hidden")
+    steps.press("End")
+    label.wait_for(state="visible")

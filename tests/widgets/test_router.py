@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from labkit.formats import E5M2, next_up
 from labkit.interop import round_tensor
 from labkit.widgets import RouterScores
 from labkit.widgets.router.widget import (
@@ -53,6 +54,15 @@ def test_the_page_changes_the_same_tokens(js):
         board = RouterScores(format, spread=spread, rounded=rounded)
         page_settings = settings(format=format, rounded=rounded, spread=spread)
         assert js.run(CHANGED, TOKENS, page_settings, list(quantiles())) == board.changed.tolist()
+
+
+def test_ticks_are_all_numbers_of_the_format(js):
+    # Above -4, -2, -1 and -0.5 the numbers are twice as dense as below.
+    found = js.run("(low, high) => formatNumbers(low, high, 'E5M2')", -5.0, -0.25)
+    expected = [-5.0]
+    while expected[-1] < -0.25:
+        expected.append(float(next_up(expected[-1], E5M2)))
+    assert found == expected
 
 
 @pytest.mark.parametrize(("tied", "says"), [([6, 7], False), ([7, 8], True)])

@@ -59,6 +59,72 @@ class Replays(Scripts):
 
 FOLDERS = ("exact", "scaler_timeline")
 SCRIPTS = Replays
+# The heights at which `drawTimeline` draws lines. Without bounds it needs no patterns, and so no
+# page.
+DRAWN_HEIGHTS = """(replay, before) => {
+  const heights = [];
+  const drawing = {
+    font: "12px sans-serif",
+    lineTo: (_, y) => heights.push(y),
+    measureText: () => ({ width: 0 }),
+  };
+  const pen = new Proxy(drawing, { get: (known, name) => known[name] ?? (() => {}) });
+  const model = { get: (name) => (name === "_about" ? { steps: replay.scale.length } : 20) };
+  const bounds = { top: [], low: [] };
+  const palette = { size: 13, font: "sans-serif" };
+  drawTimeline({ model, replay, before, bounds, palette }, pen, 800, null);
+  return heights;
+}"""
+
+
+# The heights of the edge of a zone in a panel from 30 to 204, whose points have these heights; None
+# is far above. Without hatching it needs no page.
+EDGE_HEIGHTS = """(ys) => {
+  const heights = [];
+  const pen = new Proxy({ lineTo: (_, y) => heights.push(y) }, {
+    get: (known, name) => known[name] ?? (() => {}),
+  });
+  const plot = { pen, tint: {}, left: 0, end: 100 };
+  inkZone(plot, { top: 30, height: 174 }, ys.map((y, x) => [x, y ?? -Infinity]), "normal");
+  return heights;
+}"""
+
+
+def test_the_scale_before_a_change_stays_in_the_picture(js):
+    steps = {"tracker": [0, 0], "skipped": [0, 0], "lossy": [0, 0]}
+    low = steps | {"scale": [4, 4]}
+    high = steps | {"scale": [60, 60]}
+    assert min(js.run(DRAWN_HEIGHTS, low, high)) >= 0
+
+
+@pytest.mark.parametrize("largest", [0.0, 1e-30])
+def test_a_step_that_overflows_at_no_scale_is_drawn(js, largest):
+    """Gradients that are all 0, or too small for any scale to bring them to overflow."""
+    trace = trace_of(*[2.0**-10] * 5, largest)
+    (axes,) = ScalerTimeline(trace).figure().axes
+    overflow = axes.collections[0].get_paths()[0]
+    assert overflow.contains_point((2, axes.get_ylim()[1] - 0.5))
+    assert not overflow.contains_point((5.9, 60))
+    state = traces.trace_state(trace)
+    text = js.run(
+        "(config, trace) => stepText(replayOf(config, trace), windowOf(trace), 6)",
+        traces.config_state(ScalerConfig()),
+        state,
+    )
+    assert ("no overflow" in text) == (largest == 0), text
+
+
+def test_the_edge_of_a_zone_stays_beside_its_panel(js):
+    """The canvas ignores a point at infinity, and would join its neighbours instead."""
+    heights = js.run(EDGE_HEIGHTS, [None, 50, 250])
+    assert min(heights) >= 20
+    assert max(heights) <= 214
+
+
+@pytest.mark.parametrize("largest", [np.nan, np.inf, -1.0])
+def test_a_trace_has_finite_magnitudes(largest):
+    with pytest.raises(ValueError, match="finite magnitudes"):
+        trace_of(1.0, largest)
 
 
 def test_the_recorded_trace_can_be_measured_again():
@@ -196,6 +262,13 @@ def test_each_knob_moves_the_picture_without_a_kernel(page):
         assert page.trait("sentence").startswith(
             f"{timeline.replay.skips} of 400 steps are skipped; "
         )
+
+
+def test_a_lens_over_a_short_trace_has_one_place(page):
+    root = page.show(ScalerPresets(trace_of(*[2.0**-10] * 40)))
+    lens = root.get_by_role("slider", name="Lens from step")
+    assert lens.get_attribute("max") == "0"
+    assert lens.evaluate("input => input.style.getPropertyValue('--lk-filled')") == "0%"
 
 
 def test_six_scalers_are_shown_with_their_hysteresis(js, page):

@@ -364,6 +364,18 @@ def test_a_zoom_opens_on_the_largest_gradient() -> None:
     assert widget.gradient == pytest.approx(-3e-3)
 
 
+def test_the_bits_of_a_gradient_cannot_be_turned(page: Page, zoom: GradientZoom) -> None:
+    zoom.zoom = 3
+    root = page.show(zoom)
+    row = root.get_by_role("group", name="bits of this FP16 code")
+    assert "Space" not in row.get_attribute("aria-label")
+    bit = row.locator("[data-bit='0']")
+    before = bit.get_attribute("aria-label")
+    bit.click(force=True)
+    assert bit.get_attribute("aria-label") == before
+    assert bit.get_attribute("aria-disabled") == "true"
+
+
 def test_another_layer_clamps_the_position(zoom: GradientZoom) -> None:
     zoom.zoom, zoom.row, zoom.column = 3, 23, 4
     zoom.layer = "head"

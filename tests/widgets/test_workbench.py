@@ -175,6 +175,13 @@ def test_fork_has_the_knobs_of_its_step() -> None:
     assert losses(bench.fork.steps) == losses(bench.run.steps[15:])
 
 
+def test_a_fork_after_a_part_of_a_step_is_refused() -> None:
+    bench = run_through(bench_of("FP16 static"), steps=4)
+    bench.handle(partial(bench.fork_after, 2.5))
+    assert bench.notice == "Not done: a fork: expected a whole step from 0 to 4, got 2.5"
+    assert bench.fork is None
+
+
 def test_a_fork_may_have_another_learning_rate() -> None:
     bench = run_through(bench_of("FP32"))
     bench.handle(partial(bench.fork_after, 5))
@@ -264,6 +271,17 @@ def test_state_counts_bytes_and_names_what_is_fixed() -> None:
     assert state["fixed"] == {"epsilon": "this task is trained with SGD, which has no epsilon"}
 
 
+def test_each_part_of_the_memory_is_read_aloud(page) -> None:
+    widget = Workbench("digits", "O2", steps=24, device="cpu")
+    root = page.show(widget)
+    memory = widget.state()["memory"]
+    widget.close()
+    for row in memory:
+        parts = root.get_by_role("group", name=row["name"], exact=True).get_by_role("img")
+        labels = [part.get_attribute("aria-label") for part in parts.all()]
+        assert labels == [t for t, held in zip(row["texts"], row["bytes"], strict=True) if held]
+
+
 def test_state_names_the_format_of_products() -> None:
     widget = Workbench("digits", "FP8 delayed", steps=12, device="cpu")
     run_through(widget.forked_run)
@@ -272,6 +290,20 @@ def test_state_names_the_format_of_products() -> None:
     assert branch["format"] == "E4M3"
     assert widget.forked_run.run.steps[0].underflow is not None
     widget.close()
+
+
+def test_a_refused_workbench_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+    close = Workbench.close
+
+    def noted_close(widget: Workbench) -> None:
+        closed.append(widget)
+        close(widget)
+
+    monkeypatch.setattr(Workbench, "close", noted_close)
+    with pytest.raises(ValueError, match="log2_scale: expected a whole number from 0 to 30"):
+        Workbench("digits", "O2", device="cpu", knobs={"log2_scale": 31})
+    assert [widget.comm for widget in closed] == [None]
 
 
 def test_the_record_of_a_fork_has_the_steps_before_it(tmp_path) -> None:
@@ -291,6 +323,20 @@ def test_the_record_of_a_fork_has_the_steps_before_it(tmp_path) -> None:
     assert record.memory["master weights"] > 0
     widget.save("picture")
     assert (tmp_path / "digits-fork-seed0.png").read_bytes().startswith(b"\x89PNG")
+    widget.close()
+
+
+def test_a_record_that_cannot_be_saved_leaves_the_run_as_it_is(tmp_path) -> None:
+    folder = tmp_path / "a file"
+    folder.touch()
+    widget = Workbench("digits", "O2", steps=12, device="cpu", folder=folder)
+    run_through(widget.forked_run, steps=2)
+    phase = widget.phase
+    for what in ("record", "picture"):
+        widget.forked_run.handle(widget.command({"do": "save", "what": what}))
+        assert widget.forked_run.notice.startswith("Not done: ")
+        assert "a file" in widget.forked_run.notice
+    assert widget.phase is phase
     widget.close()
 
 

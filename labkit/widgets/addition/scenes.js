@@ -189,7 +189,10 @@ function totalRow({ total, operation }, point, [, last]) {
   const top = topOf(total) - 1;
   const places = range(Math.max(point, top), Math.min(total.exponent, last - STICKY));
   const cells = places.map((place) => {
-    const filled = place < total.exponent || place > Math.max(top, point);
+    const isOutside = place < total.exponent || place > Math.max(top, point);
+    // A product far below the format's least number has zeros between the window and its first 1.
+    const isBetween = place < last - STICKY && place > top;
+    const filled = isOutside || isBetween;
     /** @type {CellKind} */
     const kind = filled ? "zero" : keptOrRest(place, last);
     return { key: `t@${place}`, text: bitAt(total, place), place, kind };
@@ -383,7 +386,8 @@ function stickyAt({ operation, aligned, total }, [, last]) {
 
 /**
  * Return the columns of the paper from left to right. A gap (null) replaces places that hold only
- * filled-in zeros. Columns on the right are cut off if the paper were too wide to read.
+ * filled-in zeros. Columns on the right are cut off if the paper were too wide to read, but none
+ * that the format keeps in one of the scenes.
  *
  * @param {Scene[]} scenes
  */
@@ -405,7 +409,9 @@ function columnsOf(scenes) {
       kept.push(null);
     }
   }
-  return kept.length <= MOST_COLUMNS ? kept : [...kept.slice(0, MOST_COLUMNS - 1), null];
+  const lowestKept = Math.min(...scenes.map(({ window: [, last] }) => last));
+  const most = Math.max(MOST_COLUMNS, kept.indexOf(lowestKept) + 2);
+  return kept.length <= most ? kept : [...kept.slice(0, most - 1), null];
 }
 
 /**

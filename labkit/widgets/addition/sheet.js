@@ -62,13 +62,15 @@ import {
  * @property {Term} total The exact result, except for bits that sticky summarises.
  * @property {Cut} cut
  * @property {Final} final
- * @property {number} value The rounded result.
+ * @property {boolean} overflows Whether the rounded result is beyond the format's largest value.
+ * @property {number} value The rounded result; if it overflows, what the format has instead.
  * @property {number[]} exponents The exponents of the first places of a and b.
  * @property {number} home
  * @property {number} window
  * @property {number} shift The difference of the exponents of a and b.
  * @property {Fraction} exact The exact result; 0 if a or b is not finite.
- * @property {Fraction | null} error The error in ulps; null if a, b or the result is not finite.
+ * @property {Fraction | null} error The error in ulps; null if a or b is not finite, or if the
+ *   result overflows.
  */
 
 // The places behind those kept: guard, round, sticky, and one that a carry needs.
@@ -205,15 +207,17 @@ function homeOf(operation, values, [first, second]) {
 }
 
 /**
- * Return the value of the rounded result, which may be beyond the format's largest.
+ * Return the value of the rounded result, and whether it overflows: then the value is infinity, NaN
+ * or the largest one, depending on the format.
  *
  * @param {Term} term the rounded result
  * @param {Format} format
  */
 function resultOf({ negative, significand, exponent }, format) {
   const size = Number(significand) * 2 ** exponent;
-  const limited = size > format.max ? Math.abs(roundValue(Infinity, format)) : size;
-  return negative ? -limited : limited;
+  const overflows = size > format.max;
+  const limited = overflows ? Math.abs(roundValue(Infinity, format)) : size;
+  return { overflows, value: negative ? -limited : limited };
 }
 
 /**
@@ -237,11 +241,13 @@ export function sheetOf(readings, format, operation) {
   const cut = normalised(total, format);
   const final = roundedCut(cut, format);
   const special = adds ? values[0] + values[1] : values[0] * values[1];
-  const value = finite ? resultOf(final.term, format) : roundValue(special, format);
+  const { overflows, value } = finite
+    ? resultOf(final.term, format)
+    : { overflows: false, value: roundValue(special, format) };
   const exponents = [a.exponent + format.p, b.exponent + format.p];
   const home = homeOf(operation, values, exponents);
   const exact = finite ? exactOf(operation, values) : { n: 0n, d: 1n };
-  const hasError = finite && Number.isFinite(value);
+  const hasError = finite && !overflows;
   return {
     operation,
     format,
@@ -253,6 +259,7 @@ export function sheetOf(readings, format, operation) {
     total,
     cut,
     final,
+    overflows,
     value,
     exponents,
     home,

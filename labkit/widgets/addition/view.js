@@ -64,6 +64,7 @@ function numberField(name, alertId, onType) {
   const hint = h("span", { id: `${id}-hint`, class: "lk-quiet ad-hint" });
   /** @type {string | null} */
   let lastText = null;
+  let wasWrong = false;
   input.addEventListener("change", () => onType(input.value));
   return {
     element: h("div", { class: "ad-field" }, h("label", { for: id, text: name }), input, hint),
@@ -73,9 +74,11 @@ function numberField(name, alertId, onType) {
      * @param {string} words the hint about the number in the format
      */
     set(text, wrong, words) {
-      // An unfinished input must stay while scenes are played.
-      if (text !== lastText) input.value = text;
+      // An unfinished input must stay while scenes are played, and one that is not a number as long
+      // as its problem is shown.
+      if (text !== lastText || (wasWrong && !wrong)) input.value = text;
       lastText = text;
+      wasWrong = wrong;
       input.setAttribute("aria-invalid", String(wrong));
       hint.textContent = wrong ? "not understood" : words;
     },

@@ -119,12 +119,22 @@ class AdditionPlayer(LabWidget, folder="addition"):
     def _operations(self) -> dict[str, Collection[Any]]:
         return {"operation": OPERATIONS}
 
-    @limited("step")
-    def _steps(self) -> dict[str, Collection[Any]]:
+    @property
+    def _stations(self) -> range:
+        """The indices of the stations of the present calculation."""
         stations = SPECIAL_STATIONS
         if all(np.isfinite(parse(text, self.format).value) for text in (self.a, self.b)):
             _, stations = OPERATIONS[self.operation]
-        return {"step": range(stations)}
+        return range(stations)
+
+    @limited("step")
+    def _steps(self) -> dict[str, Collection[Any]]:
+        return {"step": self._stations}
+
+    @traitlets.observe("a", "b", "format_name", "operation")
+    def _stay_inside(self, _change: object) -> None:
+        """Go to the last station if another calculation has fewer of them."""
+        self.step = min(self.step, self._stations[-1])
 
     @traitlets.validate("format_name")
     def _valid_format_name(self, proposal: dict[str, Any]) -> str:

@@ -227,7 +227,8 @@ export function decideText(sheet) {
   const { guard, round, sticky } = sheet.cut;
   const bits = `Guard ${Number(guard)}, round ${Number(round)}, sticky ${Number(sticky)}`;
   if (!guard && !round && !sticky) {
-    return `${bits}: nothing lies beyond the places kept, so the result is exact.`;
+    const so = sheet.overflows ? "nothing is rounded" : "the result is exact";
+    return `${bits}: nothing lies beyond the places kept, so ${so}.`;
   }
   const reason = reasonText(sheet);
   const lost = lostOperand(sheet);
@@ -255,7 +256,7 @@ export function roundText(sheet) {
   const { sign, result } = OPERATIONS[operation];
   const right = b < 0 || Object.is(b, -0) ? `(${numberText(b)})` : numberText(b);
   const equation = `${numberText(a)} ${sign} ${right} = ${numberText(value)} in ${format.name}`;
-  // A result beyond the largest value has no error in ulps.
+  // A result that overflows has no error in ulps.
   if (!error) {
     const largest = `the largest value, ${brief(exactly(format.max), 6)}`;
     return `${equation}: the ${result}, ${exactNumber(exact, 8)}, is beyond ${largest}.`;

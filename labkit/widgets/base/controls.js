@@ -75,7 +75,9 @@ export function slider(options) {
     set(next) {
       input.value = String(next);
       const words = text(self.value);
-      const filled = (100 * (self.value - min)) / (Number(input.max) - min);
+      // A slider of one position has no length.
+      const length = Number(input.max) - min || 1;
+      const filled = (100 * (self.value - min)) / length;
       input.setAttribute("aria-valuetext", words);
       input.style.setProperty("--lk-filled", `${filled}%`);
       output.replaceChildren(rich(words));
@@ -170,7 +172,7 @@ export function button({ label, title, kind, onPress }) {
  * @typedef {object} Player
  * @property {HTMLButtonElement} element
  * @property {boolean} playing
- * @property {() => void} start
+ * @property {() => void} start Does nothing while it plays.
  * @property {() => void} stop
  */
 
@@ -200,6 +202,7 @@ export function player({ title, pace, advance, life }) {
     if (!advance()) stop();
   }
   function start() {
+    if (timer) return;
     control.setLabel("Pause");
     timer = window.setInterval(tick, pace);
     tick();

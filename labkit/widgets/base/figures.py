@@ -362,13 +362,6 @@ def steps_figure(
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
     """Draw the curves of a panel, and give its axis of values a scale and ticks."""
-    overflows = np.array([])
-    if panel.window is not None:
-        overflows = np.array([*panel.window[0]], float)
-        underflows = np.array([*panel.window[1]], float)
-        # Before the first step, the window is empty.
-        if len(overflows):
-            _draw_window(axes, overflows, underflows)
     for number, curve in enumerate(panel.curves):
         values = np.array(curve.values, float)
         if panel.kind == "scale":
@@ -384,12 +377,17 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         for set_formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
             set_formatter(lambda value, _: short(value))
     elif panel.kind == "scale":
+        overflows, underflows = (np.array([*edge], float) for edge in panel.window or ((), ()))
         shown = [float(value) for curve in panel.curves for value in curve.values]
-        shown += [float(value) for value in overflows]
+        # A step whose gradients are all 0 overflows at no scale.
+        shown += overflows[np.isfinite(overflows)].tolist()
         low = min([-0.5, *shown])
         high = max([14.5, *shown]) + 2
         axes.set_ylim(low, high)
         power_ticks(axes.set_yticks, range(8 * math.ceil(low / 8), math.ceil(high), 8))
+        # Before the first step, the window is empty.
+        if len(overflows):
+            _draw_window(axes, overflows, underflows)
     else:
         axes.set_ylim(-0.03, 1.05)
         axes.set_yticks([0, 0.5, 1], ["0%", "50%", "100%"])
@@ -399,16 +397,14 @@ def _draw_window(axes: Axes, overflows: FloatArray, underflows: FloatArray) -> N
     """Shade the scales at which gradients overflow, and those at which they underflow.
 
     Args:
-        axes: Where to draw.
+        axes: Where to draw; its limits are final.
         overflows: log2 of the scale from which gradients overflow, shape (steps,).
         underflows: log2 of the scale below which they underflow, shape (steps,).
     """
-    # Exponents of two beyond every axis of scales.
-    top = 40
-    bottom = -8
+    bottom, top = axes.get_ylim()
     axes.fill_between(
         range(1, len(overflows) + 1),
-        overflows,
+        np.clip(overflows, bottom, top),
         top,
         color=FATE_COLOURS["overflowed"],
         alpha=0.25,
@@ -417,7 +413,7 @@ def _draw_window(axes: Axes, overflows: FloatArray, underflows: FloatArray) -> N
     axes.fill_between(
         range(1, len(underflows) + 1),
         bottom,
-        underflows,
+        np.clip(underflows, bottom, top),
         color=FATE_COLOURS["underflowed"],
         alpha=0.2,
         linewidth=0,

@@ -143,7 +143,7 @@ export function stepPlot(pen, width, tint, { first = 0, total, left = SIDE, righ
  */
 export function stepAt({ width }, x, { first = 0, total, left = SIDE, right = SIDE }) {
   const step = first + Math.round(((x - left) / (width - left - right)) * total);
-  return x >= left && x <= width - right && step >= 1 ? step : null;
+  return x >= left && x <= width - right && step > first ? step : null;
 }
 
 /**
@@ -499,19 +499,22 @@ export function inkZone(plot, { top, height }, edge, fate) {
   const { pen, tint, left, end } = plot;
   if (!edge.length) return;
   const far = fate === "overflowed" ? top : top + height;
-  const last = edge[edge.length - 1];
+  // An edge beyond the panel, such as one at infinity, is drawn just outside it.
+  const drawn = edge.map(([x, y]) => {
+    return /** @type {Point} */ ([x, Math.min(top + height + 4, Math.max(top - 4, y))]);
+  });
   pen.save();
   pen.beginPath();
   pen.rect(left, top, end - left, height);
   pen.clip();
   pen.beginPath();
-  pen.moveTo(edge[0][0], far);
-  for (const [x, y] of edge) pen.lineTo(x, y);
-  pen.lineTo(last[0], far);
+  pen.moveTo(drawn[0][0], far);
+  for (const [x, y] of drawn) pen.lineTo(x, y);
+  pen.lineTo(drawn[drawn.length - 1][0], far);
   pen.globalAlpha = 0.34;
   pen.fillStyle = pattern(pen, fate, tint);
   pen.fill();
-  inkLine(plot, edge, tint[fate], 1.5);
+  inkLine(plot, drawn, tint[fate], 1.5);
   pen.restore();
 }
 

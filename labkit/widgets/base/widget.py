@@ -111,7 +111,7 @@ def style(folder: str) -> str:
     It joins the style sheets of all folders whose modules the widget needs, the widget's own last.
     Each view.css is nested in the class of the root's container. So its rules have a higher
     specificity than those of the base, even if another widget of the page repeats the base. A
-    page.css is for elements outside the root.
+    page.css is for what must not be nested: keyframes, and rules of elements outside the root.
     """
     folders: list[str] = []
     for part in modules_of(folder):

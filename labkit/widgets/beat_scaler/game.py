@@ -24,10 +24,11 @@ import torch
 from torch import Tensor
 
 from labkit.amp import RECIPES, Recipe, ScalerState, static
+from labkit.findings import counted
 from labkit.instrument import merge, shift, snapshot
 from labkit.records import made_on
 from labkit.train import TASKS, Place, Task, TrainingRun, place, recorded
-from labkit.widgets.base.number_words import short
+from labkit.widgets.base.number_words import percent, short
 from labkit.widgets.driven.controller import Button, Controller, Phase, Points
 from labkit.widgets.scaler_timeline.trace import (
     OVERFLOWS_FROM,
@@ -185,11 +186,14 @@ class Tally:
     loss: float = float("nan")
 
     @property
+    def useful_steps(self) -> int:
+        """The number of steps that were taken and kept their gradients."""
+        return self.steps - self.skipped - self.lossy
+
+    @property
     def useful(self) -> float:
-        """The score: the share of steps that were taken and kept their gradients."""
-        if self.steps == 0:
-            return 0.0
-        return (self.steps - self.skipped - self.lossy) / self.steps
+        """The score: the share of useful steps."""
+        return self.useful_steps / self.steps if self.steps else 0.0
 
 
 def tally(steps: Sequence[GameStep]) -> Tally:
@@ -458,8 +462,7 @@ class Duel(Controller):
         word = "Paused at step" if self.phase is Phase.PAUSED else "Step"
         where = f"{word} {yours.steps} of {self.total}: "
         if self.in_sight:
-            mine, theirs = _useful_percent(yours), _useful_percent(scaler)
-            return f"{where}{mine} of your steps were useful, {theirs} of the scaler's."
+            return f"{where}{_useful_counts(yours, scaler, 'your steps')}"
         noun = "step" if yours.skipped == 1 else "steps"
         skipped = f"you have skipped {yours.skipped} {noun}, the scaler {scaler.skipped}."
         return f"{where}{skipped} The end adds those that lost gradients."
@@ -473,23 +476,22 @@ class Duel(Controller):
             verdict = "The scaler wins"
         if self._peeked:
             verdict += " with the window in sight"
-        mine, theirs = _useful_percent(yours), _useful_percent(scaler)
-        shares = f"{mine} of your {yours.steps} steps were useful, {theirs} of the scaler's."
+        counts = _useful_counts(yours, scaler, f"your {counted(yours.steps, 'step')}")
         if yours.steps < self.total:
-            shares += f" You stopped at step {yours.steps} of {self.total}."
+            counts += f" You stopped at step {yours.steps} of {self.total}."
         lossy = f"You skipped {yours.skipped} and ran {yours.lossy} at a scale that loses gradients"
         other = f"the scaler {scaler.skipped} and {scaler.lossy}"
         losses = f"Loss at the end: {short(yours.loss)} against {short(scaler.loss)}."
-        return f"{verdict}: {shares} {lossy}; {other}. {losses}"
+        return f"{verdict}: {counts} {lossy}; {other}. {losses}"
 
     def record_sentence(self) -> str:
         """Return the sentence about the recorded scaler; "" if there is no record to show."""
         if self.recorded is None:
             return ""
-        useful = 100 * tally(self.recorded.steps).useful
+        useful = percent(tally(self.recorded.steps).useful)
         return (
-            f"A scaler alone, in a window that moved in another way; {useful:.0f}% of its "
-            "steps were useful."
+            f"A scaler alone, in a window that moved in another way; {useful} of its steps were "
+            "useful."
         )
 
     def _on_record(self) -> str:
@@ -548,8 +550,18 @@ def weighted_trace(trace: Trace, log2_weights: Sequence[int]) -> Trace:
     )
 
 
-def _useful_percent(result: Tally) -> str:
-    return f"{100 * result.useful:.0f}%"
+def _useful_counts(yours: Tally, scaler: Tally, what: str) -> str:
+    """Return a sentence with the numbers of useful steps.
+
+    Rounded shares could be equal although one side has won.
+
+    Args:
+        yours: The learner's result.
+        scaler: The scaler's result.
+        what: The learner's steps, as text.
+    """
+    were = "was" if yours.useful_steps == 1 else "were"
+    return f"{yours.useful_steps} of {what} {were} useful, {scaler.useful_steps} of the scaler's."
 
 
 def _columns(step: GameStep) -> tuple[float, ...]:

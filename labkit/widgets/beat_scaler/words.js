@@ -18,10 +18,9 @@ export function gameSentence({ phase, total, inSight }, score) {
       "on record."
     );
   }
-  const [mine, theirs] = score.useful.map(wholePercent);
-  if (phase === "finished") return verdict(score, mine, theirs, total);
+  if (phase === "finished") return verdict(score, total);
   const where = `${phase === "paused" ? "Paused at step" : "Step"} ${steps} of ${total}: `;
-  if (inSight) return `${where}${mine} of your steps were useful, ${theirs} of the scaler's.`;
+  if (inSight) return `${where}${usefulCounts(score, "your steps")}`;
   const [skipped, scalers] = score.skipped;
   const skips = `you have skipped ${counted(skipped, "step")}, the scaler ${scalers}.`;
   return `${where}${skips} The end adds those that lost gradients.`;
@@ -29,24 +28,30 @@ export function gameSentence({ phase, total, inSight }, score) {
 
 /**
  * @param {Score} score
- * @param {string} mine
- * @param {string} theirs
  * @param {number} total
  */
-function verdict({ steps, useful, skipped, lossy, peeked }, mine, theirs, total) {
+function verdict(score, total) {
+  const { steps, useful, skipped, lossy, peeked } = score;
   let end = "A draw";
   if (useful[0] > useful[1]) end = "You win";
   if (useful[0] < useful[1]) end = "The scaler wins";
   const sight = peeked ? " with the window in sight" : "";
-  const yours = `${mine} of your ${counted(steps, "step")} were useful`;
-  const shares = `${yours}, ${theirs} of the scaler's.`;
+  const counts = usefulCounts(score, `your ${counted(steps, "step")}`);
   const early = steps < total ? ` You stopped at step ${steps} of ${total}.` : "";
   const lost = `You skipped ${skipped[0]} and ran ${lossy[0]} at a scale that loses gradients`;
   const other = `the scaler ${skipped[1]} and ${lossy[1]}`;
-  return `${end}${sight}: ${shares}${early} ${lost}; ${other}.`;
+  return `${end}${sight}: ${counts}${early} ${lost}; ${other}.`;
 }
 
-/** @param {number} share */
-function wholePercent(share) {
-  return `${(100 * share).toFixed(0)}%`;
+/**
+ * Return a sentence with the numbers of useful steps. Rounded shares could be equal although one
+ * side has won.
+ *
+ * @param {Score} score
+ * @param {string} yours the learner's steps, as text
+ */
+function usefulCounts({ steps, skipped, lossy }, yours) {
+  const [mine, theirs] = skipped.map((count, i) => steps - count - lossy[i]);
+  const were = mine === 1 ? "was" : "were";
+  return `${mine} of ${yours} ${were} useful, ${theirs} of the scaler's.`;
 }

@@ -278,6 +278,7 @@ function exploredSentence(known) {
  */
 function exactSentence({ format, code, value }, meant) {
   const begin = `${meant} is exact in ${format.name}`;
+  if (value === 0 && !format.signed) return `${begin}: the code whose bits are all 0.`;
   if (value === 0) return `${begin}: zero has a code for each sign, and +0 equals -0.`;
   const ulp = spaced(exactly(ulpOf(value, format)));
   return `${begin}: a ${classOf(code, format)} number, whose ulp is ${ulp}.`;

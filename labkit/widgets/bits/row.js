@@ -11,7 +11,8 @@ import { superscript } from "../base/number_words.js";
  * Return the row of the bits as buttons. Tab stops at one of them, and arrow keys move the focus
  * from bit to bit.
  *
- * @param {(bit: number) => void} onFlip called with the index of a clicked bit
+ * @param {((bit: number) => void) | null} onFlip called with the index of a clicked bit; null if
+ *   the bits are only shown
  */
 export function bitRow(onFlip) {
   const element = h("div", { class: "be-bits", role: "group" });
@@ -31,10 +32,12 @@ export function bitRow(onFlip) {
     if (!cell) return;
     goTo(Number(cell.dataset.bit));
     cell.focus({ preventScroll: true });
+    if (onFlip === null) return;
     turnCell(cell, cell.getAttribute("aria-pressed") !== "true");
     onFlip(current);
   });
   element.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
     const to = placeAfter(event.key, current, cells.size);
     if (to === undefined) return;
     event.preventDefault();
@@ -46,6 +49,9 @@ export function bitRow(onFlip) {
   function build(fields) {
     cells = new Map();
     element.replaceChildren(...fields.map((field) => fieldBlock(field, cells)));
+    if (onFlip === null) {
+      for (const cell of cells.values()) cell.setAttribute("aria-disabled", "true");
+    }
     element.style.setProperty("--be-count", String(cells.size));
     element.classList.toggle("be-many", cells.size > 20);
     goTo(current);
@@ -61,7 +67,8 @@ export function bitRow(onFlip) {
       const next = format + fields.map((field) => field.letter + field.bits.length).join(" ");
       if (next !== shape) build(fields);
       shape = next;
-      const keys = "arrow keys go from bit to bit, Space turns one over";
+      const arrows = "arrow keys go from bit to bit";
+      const keys = onFlip === null ? arrows : `${arrows}, Space turns one over`;
       const label = `The ${cells.size} bits of this ${format} code; ${keys}`;
       element.setAttribute("aria-label", label);
       for (const field of fields) showField(element, field, cells);

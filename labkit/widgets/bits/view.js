@@ -255,8 +255,11 @@ function fillBits(root, model, life) {
     const { format, code, text, problem } = state;
     // The traits change one after the other; `follow` must not see a half of the change.
     putting = true;
-    if (!problem) put(model, { format: format.name, code: `0x${code.toString(16)}`, text });
-    putting = false;
+    try {
+      if (!problem) put(model, { format: format.name, code: `0x${code.toString(16)}`, text });
+    } finally {
+      putting = false;
+    }
     show();
   }
 

@@ -232,7 +232,6 @@ function fillBlocks(root, model, life) {
     const values = model.get("values");
     if (value === values[i]) return;
     put(model, { values: values.with(i, value) });
-    follow();
   }
 
   /**

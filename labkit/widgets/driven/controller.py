@@ -79,7 +79,8 @@ AFTER: dict[Phase, dict[Button, Phase]] = {
     Phase.FAILED: {Button.START: Phase.RUNNING, Button.RESET: Phase.IDLE},
 }
 
-# A button, or a function. A ValueError or TypeError that the function raises becomes the notice.
+# A button, or a function. A ValueError, TypeError or OSError that the function raises becomes the
+# notice; an OSError is that of a folder in which nothing can be saved, for example.
 Command = Button | Callable[[], object]
 # Steps, the numbers that are drawn of a step, and how many of the steps are drawn.
 Points = tuple[Sequence[Any], Callable[[Any], tuple[float, ...]], int]
@@ -180,7 +181,7 @@ class Controller(ABC):
                 self._press(command)
             else:
                 command()
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OSError) as error:
             self.notice = f"Not done: {error}"
 
     def _press(self, button: Button) -> None:

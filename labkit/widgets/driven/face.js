@@ -183,8 +183,16 @@ export function drivenView(face) {
     let onPage = Boolean(model.onPage);
     const offers = model.get("_offers");
     const tint = colours(root, life, () => schedule(store));
+    // The place of the pointer on the axis of steps; the run may not have done this step.
     /** @type {number | null} */
     let pointedAt = null;
+
+    /** Return the step under the pointer; null if the run has not done it, or does so no longer. */
+    function pointedStep() {
+      const { state, points } = store;
+      if (!state || !hover || pointedAt === null) return null;
+      return pointedAt <= hover.steps(state, points) ? pointedAt : null;
+    }
 
     /**
      * @param {Pen} pen
@@ -194,9 +202,10 @@ export function drivenView(face) {
       const { state, points, wish } = store;
       if (!state) return;
       const scene = { pen, width, tint, state, points, offers, wish, onPage, model };
-      const { x, top } = face.paint(scene, pointedAt);
-      if (pointedAt && hover) {
-        parts.tip.show(x(pointedAt), top, hover.text(state, points, pointedAt));
+      const step = pointedStep();
+      const { x, top } = face.paint(scene, step);
+      if (step && hover) {
+        parts.tip.show(x(step), top, hover.text(state, points, step));
       } else {
         parts.tip.hide();
       }
@@ -226,11 +235,10 @@ export function drivenView(face) {
 
     /** @param {Spot | null} spot */
     function look(spot) {
-      const { state, points } = store;
+      const { state } = store;
       let step = null;
       if (spot && state && hover) {
         step = stepAt(parts.picture, spot.x, { total: state.total, right: hover.right });
-        if (step && step > hover.steps(state, points)) step = null;
       }
       if (step !== pointedAt) schedule(store);
       pointedAt = step;
@@ -239,7 +247,8 @@ export function drivenView(face) {
     if (hover) pointed(life, parts.picture, look);
     if (face.pick) picking(life, parts.picture.canvas, pick);
     function pick() {
-      if (store.state && pointedAt) face.pick?.(store, store.state, pointedAt);
+      const step = pointedStep();
+      if (store.state && step) face.pick?.(store, store.state, step);
     }
 
     store.views.add(picture);

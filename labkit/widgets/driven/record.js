@@ -83,7 +83,7 @@ export function playRecord(store, root, parts, life, switchOn) {
     points = variant?.points ?? whole;
     state = variant?.state ?? content;
     show(variant && shown === total ? variant.origin : shown);
-    if (variant && !play.playing) play.start();
+    if (variant) play.start();
   }
 
   const play = player({ title: "play the recorded run", pace: FRAME_MS, advance, life });

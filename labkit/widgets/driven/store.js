@@ -79,7 +79,7 @@ import { floats } from "../base/model.js";
  * @property {Set<StoreView>} views
  * @property {State | null} state The latest state from the kernel; null before the first.
  * @property {Points} points
- * @property {number} sent The number of the latest command.
+ * @property {number} sent The number of the latest command, of this page or an earlier one.
  * @property {Timer | null} silence Runs while a command is not answered; null otherwise.
  * @property {boolean} silent Whether that timer has run out.
  * @property {Content | null} afterwards A command that waits until fewer are unanswered.
@@ -213,6 +213,9 @@ function takeFrame(store, content, buffers) {
   if (content.whole) store.points = store.kind.empty();
   store.kind.take(store.points, content, buffers);
   store.state = content;
+  // The kernel may have answered an earlier page, such as this one before it was loaded again. This
+  // page counts on from there: with a lower number, its commands would count as answered at once.
+  store.sent = Math.max(store.sent, content.answered);
   store.fresh = true;
   store.silent = false;
   if (content.answered >= store.sent && store.silence !== null) {

@@ -4,7 +4,7 @@
 import { figure } from "../base/canvas.js";
 import { button, sentence, traitChoice } from "../base/controls.js";
 import { h, placeOf, rich } from "../base/elements.js";
-import { put, watch } from "../base/model.js";
+import { listen, put, watch } from "../base/model.js";
 import { inkCross, inkLine, inkLosses, inkNames, inkSteps, stepPlot } from "../base/plot.js";
 import { view } from "../base/root.js";
 import { colours } from "../base/theme.js";
@@ -63,6 +63,8 @@ import { colours } from "../base/theme.js";
  */
 
 /** @typedef {[text: string, differs: boolean]} CodeLine */
+
+/** @typedef {{ ran?: string, form: Form }} RanMessage A form of card `ran` was run to its end. */
 
 /** @type {Form[]} */
 const FORM_NAMES = ["broken", "cured"];
@@ -276,9 +278,13 @@ function makeCard(front, { model, life, palette }) {
     element,
     show,
     redraw: () => picture?.redraw(),
-    /** Show the card after the kernel has sent outcomes. */
-    arrived() {
-      for (const [form] of entriesOf(outcomes())) waiting.delete(form);
+    /**
+     * Show the card after the kernel has run a form to its end.
+     *
+     * @param {Form} form
+     */
+    ran(form) {
+      waiting.delete(form);
       show();
     },
   };
@@ -311,6 +317,17 @@ function walkCards(root, life) {
 }
 
 /**
+ * Return the text in which the words of a query are looked for.
+ *
+ * @param {Front} front
+ * @param {Behind} behind
+ */
+function searchedText({ id, symptom, errors }, { title, told }) {
+  const facts = told.map(([, text]) => text);
+  return [id, symptom, ...errors, title, ...facts].join(" ").toLowerCase();
+}
+
+/**
  * Return the cards of a kind that have all words of the query, and a sentence about them, for a
  * page without a kernel.
  *
@@ -320,7 +337,7 @@ function foundOnPage(model) {
   const words = model.get("query").toLowerCase().split(/\s+/).filter(Boolean);
   const shown = [];
   for (const card of model.get("_cards")) {
-    const text = JSON.stringify([card, model.get("_behind")[card.id]]).toLowerCase();
+    const text = searchedText(card, model.get("_behind")[card.id]);
     const ofKind = ["all", card.kind].includes(model.get("kind"));
     if (ofKind && words.every((word) => text.includes(word))) shown.push(card.id);
   }
@@ -382,18 +399,20 @@ function fillWall(root, model, life) {
     kinds.set(model.get("kind"));
     if (search.value !== query && document.activeElement !== search) search.value = query;
   }
-  function arrive() {
-    for (const card of cards) card.arrived();
+  function showCards() {
+    for (const card of cards) card.show();
+  }
+  /** @param {RanMessage} message */
+  function noteRun({ ran, form }) {
+    cards.find(({ id }) => id === ran)?.ran(form);
   }
 
   if (model.onPage) watch(life, model, ["query", "kind"], () => put(model, foundOnPage(model)));
   watch(life, model, ["shown", "sentence", "kind", "query"], find);
-  watch(life, model, ["_behind"], () => {
-    for (const card of cards) card.show();
-  });
-  watch(life, model, ["outcomes"], arrive);
+  watch(life, model, ["_behind", "outcomes"], showCards);
+  listen(life, model, noteRun);
   find();
-  arrive();
+  showCards();
 }
 
 export default view(

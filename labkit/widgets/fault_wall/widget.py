@@ -257,11 +257,22 @@ class FaultWall(LabWidget, folder="fault_wall"):
         if "turn" in content:
             self.turn(content["turn"])
         elif self._loop is not None:
-            # A message may arrive in another thread while a cell runs. The loop calls `run` after
-            # the cell has ended.
-            self._loop.call_soon_threadsafe(self.run, content["run"], content["form"])
+            # A message may arrive in another thread while a cell runs. The loop calls the method
+            # after the cell has ended.
+            self._loop.call_soon_threadsafe(self._run_for_page, content["run"], content["form"])
         else:
-            self.run(content["run"], content["form"])
+            self._run_for_page(content["run"], content["form"])
+
+    def _run_for_page(self, id: str, form: str) -> None:
+        """Run a form for the page, and tell the page when the run has ended.
+
+        `outcomes` alone would not tell it: a run with the same outcome as the last one changes no
+        trait.
+        """
+        try:
+            self.run(id, form)
+        finally:
+            self.send({"ran": id, "form": form})
 
     def page_state(self) -> dict[str, Any]:
         """Return the state with the back of every card, for a page without a kernel."""

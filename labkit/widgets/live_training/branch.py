@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from statistics import median
 from typing import Any
 
@@ -292,11 +293,12 @@ class Branch:
         """Return a copy of the run as it was after a step, and the knobs at that step.
 
         Raises:
-            ValueError: If this branch has not done the step.
+            ValueError: If this branch has not done the step, or it is not a whole number.
         """
-        if self.run is None or not self.origin <= step <= self.done or self.knobs is None:
+        is_done = isinstance(step, Integral) and self.origin <= step <= self.done
+        if self.run is None or self.knobs is None or not is_done:
             raise ValueError(
-                f"a fork: expected a step from {self.origin} to {self.done}, got {step}"
+                f"a fork: expected a whole step from {self.origin} to {self.done}, got {step!r}"
             )
         if step == self.done:
             return self.run.fork(), self.knobs

@@ -91,9 +91,7 @@ export function followedGradient(onClose) {
   });
   const before = h("p", { class: "lt-before" });
   const after = h("p", { role: "status" });
-  let redraw = () => {};
-  // A pressed bit is not turned: the row is drawn again with the bits of the gradient.
-  const bits = bitRow(() => redraw());
+  const bits = bitRow(null);
   const cast = h("div", {}, bits.element, after);
   const which = h("div", {}, title, before);
   return {
@@ -106,19 +104,16 @@ export function followedGradient(onClose) {
      * @param {[single: Format, format: Format]} formats FP32, and what it is cast to
      */
     show(one, log2Scale, [single, format]) {
-      redraw = () => {
-        const made = castOf(one.value, log2Scale, format);
-        const held = Math.fround(made.scaled);
-        const fields = fieldBits(encode(held, single), single);
-        const place = `element ${one.index.toLocaleString("en-US")}`;
-        title.textContent = `One gradient of ${one.layer}, step ${one.step}: ${place}`;
-        const scaled = `${decimal(one.value)} \u00d7 2^${log2Scale} = ${decimal(held)}`;
-        const before32 = h("code", { text: fields.join(" ") });
-        before.replaceChildren(rich(`${scaled}; in FP32 `), before32);
-        bits.set(format.name, fieldsOf(made.code, format));
-        after.textContent = castWords(made, format.name);
-      };
-      redraw();
+      const made = castOf(one.value, log2Scale, format);
+      const held = Math.fround(made.scaled);
+      const fields = fieldBits(encode(held, single), single);
+      const place = `element ${one.index.toLocaleString("en-US")}`;
+      title.textContent = `One gradient of ${one.layer}, step ${one.step}: ${place}`;
+      const scaled = `${decimal(one.value)} \u00d7 2^${log2Scale} = ${decimal(held)}`;
+      const before32 = h("code", { text: fields.join(" ") });
+      before.replaceChildren(rich(`${scaled}; in FP32 `), before32);
+      bits.set(format.name, fieldsOf(made.code, format));
+      after.textContent = castWords(made, format.name);
     },
   };
 }

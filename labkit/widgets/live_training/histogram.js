@@ -190,8 +190,10 @@ function scaleShown(store, state) {
  */
 function takeGradients(gradientView, gradients) {
   if (!gradients) {
-    // A run without gradients is a new one, so the gradient of the old run is followed no longer.
+    // A run without gradients is a new one, so nothing of the old run is shown any longer.
     gradientView.followed = null;
+    gradientView.layers = [];
+    gradientView.preparedFrom = null;
   } else if (gradientView.preparedFrom !== gradients.layers) {
     gradientView.preparedFrom = gradients.layers;
     gradientView.layers = prepared(gradients.layers);

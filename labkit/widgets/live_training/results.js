@@ -36,7 +36,8 @@ export function resultPictures() {
       if (!result) return;
       const until = recorded && step === 0 ? total : step;
       const shown = result.runs.map(({ name, pictures }) => ({ name, ...latest(pictures, until) }));
-      const key = shown.map(({ name, step: at }) => `${name} ${at}`).join();
+      // With the pixels: another recipe may have a recorded picture of the same name and step.
+      const key = shown.map(({ name, step: at, pixels }) => `${name} ${at} ${pixels}`).join();
       if (key === drawn) return;
       drawn = key;
       const wanted = canvasOf(result.wanted, "the picture to paint", "wanted");

@@ -5,14 +5,14 @@ import { h, rich } from "../base/elements.js";
 import { put, watch } from "../base/model.js";
 import { power } from "../base/number_words.js";
 import { view } from "../base/root.js";
-import { derived } from "../exact/numbers.js";
+import { compare, derived, exactly } from "../exact/numbers.js";
 import { makeSheet } from "./sheet.js";
 import { blockSentence, blockSheet, blocksOf, exactSum, shownNumber, shownValue } from "./sum.js";
 
 /** @import { Segmented, Slider } from "../base/controls.js" */
 /** @import { Life } from "../base/lifetime.js" */
 /** @import { Model } from "../base/model.js" */
-/** @import { FormatRow } from "../exact/numbers.js" */
+/** @import { FormatRow, Fraction } from "../exact/numbers.js" */
 /** @import { Block, Spec, Terms } from "./sum.js" */
 
 /**
@@ -67,14 +67,15 @@ function generations(names, onChange) {
     /**
      * @param {string} name the chosen GPU
      * @param {Record<string, number>} resultOf GPU -> its D
-     * @param {string} exact the exact sum
+     * @param {Fraction} exact the exact sum
      */
     set(name, resultOf, exact) {
       control.set(name);
       for (const [i, gpu] of names.entries()) {
         const text = shownValue(resultOf[gpu]);
         ends[i].replaceChildren(rich(text.replace(/^-/, "−")));
-        ends[i].dataset.exact = String(text === exact);
+        // Not by the texts, which have eight digits.
+        ends[i].dataset.exact = String(compare(exactly(resultOf[gpu]), exact) === 0);
       }
     },
   };
@@ -235,7 +236,7 @@ function fillSum(root, model, life) {
     root.dataset.result = model.get("result");
     preset.set(chosen.name);
     result.set(model.get("result"));
-    gpu.set(model.get("gpu"), resultOf, shownNumber(sum));
+    gpu.set(model.get("gpu"), resultOf, sum);
     knob.show(chosen);
     block.show(blocks, index);
     exact.replaceChildren("exact sum: ", rich(shownNumber(sum)));

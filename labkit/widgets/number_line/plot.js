@@ -269,9 +269,13 @@ function drawNumbers({ pen, lens }) {
   const high = lens.value(lens.to);
   const step = niceStep((high - low) / Math.max(2, Math.floor(lens.width / 90)));
   const size = Math.max(Math.abs(low), Math.abs(high));
-  for (let k = Math.ceil(low / step); k * step <= high; k++) {
-    const x = lens.x(k * step);
-    const label = stepText(k * step, step, size).replaceAll("-", "\u2212");
+  const first = Math.ceil(low / step);
+  // By a count: in a window of a few float64 numbers, adding 1 to a large k would not change it.
+  const count = Math.floor(high / step) - first + 1;
+  for (let i = 0; i < count; i++) {
+    const value = (first + i) * step;
+    const x = lens.x(value);
+    const label = stepText(value, step, size).replaceAll("-", "\u2212");
     const half = pen.measureText(label).width / 2;
     pen.fillRect(x, LINE, 1, 5);
     pen.textAlign = "center";

@@ -228,5 +228,5 @@ export function asText(x) {
  */
 export function plainDecimal(x) {
   if (Number.isInteger(x)) return BigInt(x).toString();
-  return Number.isFinite(x) ? x.toFixed(60).replace(/0+$/, "") : String(x);
+  return Number.isFinite(x) ? x.toFixed(60).replace(/\.?0+$/, "") : String(x);
 }

@@ -41,7 +41,11 @@ function logLine({ low, high }) {
   return {
     last: Math.round(STEPS * (to - from)),
     /** @param {number} step */
-    valueAt: (step) => Math.min(high, Number((low * 10 ** (step / STEPS)).toPrecision(2))),
+    valueAt(step) {
+      // An end with more digits would be rounded to a number beyond it.
+      const rounded = Number((low * 10 ** (step / STEPS)).toPrecision(2));
+      return Math.min(high, Math.max(low, rounded));
+    },
     /** @param {number} value */
     stepOf: (value) => Math.round(STEPS * (Math.log10(value) - from)),
     /**

@@ -123,7 +123,7 @@ function asked(state, one) {
 function take(state, question, choice) {
   const { model } = state;
   put(model, { answers: { ...model.get("answers"), [question.id]: choice } });
-  if (model.get("phase") === "after") reply(state, question);
+  if (model.get("phase") === "after") reply(state, question, true);
   else goOn(state, true);
 }
 
@@ -132,8 +132,9 @@ function take(state, question, choice) {
  *
  * @param {State} state
  * @param {Question} one
+ * @param {boolean} focus whether to move the focus there
  */
-function reply(state, { id, question }) {
+function reply(state, { id, question }, focus) {
   const choice = state.model.get("answers")[id];
   const text = replyText(state.model.get("results")[id], choice);
   const said = h("p", { class: "lk-reply", role: "status", tabindex: "-1" }, rich(text));
@@ -148,7 +149,7 @@ function reply(state, { id, question }) {
     said,
     h("div", { class: "lk-row" }, next.element),
   );
-  said.focus();
+  if (focus) said.focus();
 }
 
 /**
@@ -268,8 +269,12 @@ function fillQuiz(root, model, life) {
   const state = { model, life, body, shown: undefined, skipped: new Set() };
   root.append(body);
   watch(life, model, ["results"], () => {
-    if (!state.shown) goOn(state, false);
-    else if (state.shown.id in model.get("answers")) reply(state, state.shown);
+    if (!state.shown) {
+      goOn(state, false);
+    } else if (state.shown.id in model.get("answers")) {
+      // A learner who has gone on elsewhere while the kernel was busy keeps the focus there.
+      reply(state, state.shown, root.contains(document.activeElement));
+    }
   });
   goOn(state, false);
 }

@@ -107,10 +107,20 @@ function formatNumbers(low, high, name) {
   let number = low;
   while (number <= high && numbers.length <= MOST_TICKS) {
     numbers.push(number);
-    const exponent = number === 0 ? emin : Math.floor(Math.log2(Math.abs(number)));
-    number += 2 ** (Math.max(exponent, emin) - significandBits);
+    number += 2 ** (Math.max(exponentAbove(number), emin) - significandBits);
   }
   return numbers.length > MOST_TICKS ? [] : numbers;
+}
+
+/**
+ * Return the exponent of the numbers just above a number; -Infinity above 0.
+ *
+ * @param {number} number
+ */
+function exponentAbove(number) {
+  const exponent = Math.log2(Math.abs(number));
+  // Above -4 the numbers are smaller in size: their exponent is 1, and not 2 as above 4.
+  return number < 0 ? Math.ceil(exponent) - 1 : Math.floor(exponent);
 }
 
 /**

@@ -130,8 +130,11 @@ export function scaleTicks([low, high]) {
 export function stepText(replay, bounds, step) {
   const i = step - 1;
   const scale = power(Number(replay.scale[i].toFixed(1)));
-  const edges = `overflow from 2^${bounds.top[i].toFixed(1)}, losses below 2^${bounds.low[i]}`;
-  return `step ${step}: scale ${scale}, ${fateOfStep(replay, i)} (${edges})`;
+  const top = bounds.top[i];
+  // Gradients that are all 0 overflow at no scale.
+  const overflow = top === Infinity ? "no overflow" : `overflow from 2^${top.toFixed(1)}`;
+  const fate = fateOfStep(replay, i);
+  return `step ${step}: scale ${scale}, ${fate} (${overflow}, losses below 2^${bounds.low[i]})`;
 }
 
 /**

@@ -85,7 +85,7 @@ function drawTimeline(timeline, pen, width, hovered) {
   const { model, replay, before, bounds, palette } = timeline;
   const { steps } = model.get("_about");
   const plot = stepPlot(pen, width, palette, { total: steps });
-  const [low, high] = rangeOf([replay], [0, 32]);
+  const [low, high] = rangeOf(before ? [replay, before] : [replay], [0, 32]);
   /** @type {[number, number]} */
   const range = [Math.min(0, 4 * Math.floor(low / 4)), Math.max(34, high + 1)];
   const y = levelIn(SCALE, range);

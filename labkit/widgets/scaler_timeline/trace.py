@@ -75,6 +75,9 @@ class Trace:
             raise ValueError(
                 f"a trace: expected one number of each kind for each step, at least one, got {got}"
             )
+        for magnitude in self.largest:
+            if not 0 <= magnitude < np.inf:
+                raise ValueError(f"a trace: expected finite magnitudes in largest, got {magnitude}")
 
     def __len__(self) -> int:
         return len(self.largest)

@@ -65,7 +65,9 @@ def static_timeline(
         why: The text below the picture.
     """
     steps = max(map(len, replays.values()))
-    overflows = np.log2(OVERFLOWS_FROM / np.array(trace.largest[:steps]))
+    # The log2 of 0 is -inf: gradients that are all 0 overflow at no scale.
+    with np.errstate(divide="ignore"):
+        overflows = np.log2(OVERFLOWS_FROM) - np.log2(trace.largest[:steps])
     window = (overflows, trace.keeps_from[:steps])
     panels = []
     for name, run in replays.items():

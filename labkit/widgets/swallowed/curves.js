@@ -223,9 +223,10 @@ export function curveRows(curves, exact) {
 // --- the sentence --------------------------------------------------------------------------------
 
 /**
- * Where a method ends: at the exact sum, near it, at the first weight, before it or beyond it.
+ * Where a method ends: at the exact sum, near it, at the first weight, before the sum or beyond it,
+ * or in NaN, as Kahan's sum does after an overflow.
  *
- * @typedef {"arrive" | "near" | "still" | "short" | "far"} Outcome
+ * @typedef {"arrive" | "near" | "still" | "short" | "far" | "nan"} Outcome
  */
 
 // The largest differences from the exact sum, as shares of the way of the weight. One ulp of FP16
@@ -242,6 +243,7 @@ const COMES_NEAR = 0.1;
 function outcomeOf(curve, exact, way) {
   if (!movesIn(curve)) return "still";
   const end = endOfCurve(curve);
+  if (Number.isNaN(end)) return "nan";
   const missing = Math.abs(end - exact) - spacingIn(HALF, Math.min(Math.abs(end), HALF.max));
   if (missing <= ARRIVES * way) return "arrive";
   if (missing <= COMES_NEAR * way) return "near";
@@ -272,11 +274,12 @@ export function swallowedSentence(curves, weight, update, steps) {
     ...togetherText(those("still"), "has not moved once", "have not moved once"),
     ...those("short").map(({ name, end }) => `${name} ends at ${end}, too short a way`),
     ...those("far").map(({ name, end }) => `${name} ends at ${end}, too far`),
+    ...those("nan").map(({ name, end }) => `${name} ends at ${end}`),
   ];
-  const count = steps.toLocaleString("en-US");
+  const updates = `${steps.toLocaleString("en-US")} ${steps === 1 ? "update" : "updates"}`;
   const [size] = quarters(update).split(" = ");
   const way = `from ${fourDigits(weight)} to ${fourDigits(exact)}`;
-  return `${count} updates of ${size} should take the weight ${way}: ${said.join(", ")}.`;
+  return `${updates} of ${size} should take the weight ${way}: ${said.join(", ")}.`;
 }
 
 /**

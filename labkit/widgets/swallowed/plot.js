@@ -33,9 +33,10 @@ import { inkSegment, inkText, niceStep } from "../base/plot.js";
 
 /** @typedef {Ink & Place} CurveArea */
 
-// Lengths in pixels: the space around the curves, the least distance between two names, and the
-// line from the end of a curve to its name.
+// Lengths in pixels: the least space around the curves, the space between a tick's text and the
+// axis, the least distance between two names, and the line from the end of a curve to its name.
 export const AXES = { left: 62, bottom: 34, top: 16 };
+export const TICK_GAP = 8;
 export const LABEL_GAP = 17;
 export const LEADER = 20;
 // In the order of the table, and of METHODS in curves.py. Broad curves are drawn first, so that
@@ -66,6 +67,11 @@ function roundTicks(low, high, most) {
   return { ticks, step };
 }
 
+// Smaller ticks have a power of ten: there is no room for their zeros.
+const LEAST_PLAIN_TICK = 1e-4;
+// The smallest update is 2^-24. Over it the smallest step of the ticks is 2e-8.
+const MOST_PLACES = 9;
+
 /**
  * Return a tick as text, with as many decimal places as the step has.
  *
@@ -74,29 +80,50 @@ function roundTicks(low, high, most) {
  */
 function tickText(value, step) {
   let places = 0;
-  while (places < 8 && !isWhole(step * 10 ** places)) places += 1;
-  const text = places > 6 ? value.toExponential(1) : value.toFixed(places);
-  return text.replace("-", "\u2212");
+  while (places < MOST_PLACES && !isWhole(step * 10 ** places)) places += 1;
+  const size = Math.abs(value);
+  let text = value.toFixed(places);
+  if (size > step / 2 && size < LEAST_PLAIN_TICK) {
+    text = value.toExponential(Math.max(0, places + Math.floor(Math.log10(size))));
+  }
+  return text.replaceAll("-", "\u2212");
 }
 
-/** @param {number} x */
+/**
+ * Return whether a number is 1, 2, 3, ... but for rounding errors.
+ *
+ * @param {number} x above 0
+ */
 function isWhole(x) {
-  return Math.abs(x - Math.round(x)) <= 1e-6;
+  const nearest = Math.round(x);
+  return nearest > 0 && Math.abs(x - nearest) <= 1e-6;
+}
+
+/**
+ * Return the ticks of the axis of weights, each with its text.
+ *
+ * @param {number} low
+ * @param {number} high
+ * @returns {[value: number, text: string][]}
+ */
+export function weightTicks(low, high) {
+  const { ticks, step } = roundTicks(low, high, 5);
+  return ticks.map((value) => [value, tickText(value, step)]);
 }
 
 /** @param {CurveArea} area */
 export function drawAxes(area) {
   const { pen, tint, left, right, bottom, steps } = area;
-  const { ticks, step } = roundTicks(area.low, area.high, 5);
-  for (const value of ticks) {
+  for (const [value, words] of weightTicks(area.low, area.high)) {
     const y = Math.round(area.y(value)) + 0.5;
     inkSegment(area, [left, y], [right, y], tint.line2, 1);
-    inkText(area, tickText(value, step), left - 8, y + 4, { align: "right" });
+    inkText(area, words, left - TICK_GAP, y + 4, { align: "right" });
   }
   inkSegment(area, [left, bottom + 0.5], [right, bottom + 0.5], tint.line, 1);
   /** @param {number} count */
   const text = (count) => count.toLocaleString("en-US");
-  const marks = roundTicks(0, steps, right - left < 320 ? 2 : 4).ticks;
+  const most = right - left < 320 ? 2 : 4;
+  const marks = roundTicks(0, steps, most).ticks.filter(Number.isInteger);
   for (const mark of marks) {
     inkText(area, text(mark), area.x(mark), bottom + 18, { align: "center" });
   }

@@ -8,7 +8,17 @@ import { inkSegment, spreadLabels } from "../base/plot.js";
 import { view } from "../base/root.js";
 import { colours } from "../base/theme.js";
 import { curveRows, curvesOf, endOfCurve, quarters, swallowedSentence } from "./curves.js";
-import { AXES, CURVES, drawAxes, drawCurve, drawLabel, LABEL_GAP, LEADER } from "./plot.js";
+import {
+  AXES,
+  CURVES,
+  drawAxes,
+  drawCurve,
+  drawLabel,
+  LABEL_GAP,
+  LEADER,
+  TICK_GAP,
+  weightTicks,
+} from "./plot.js";
 
 /** @import { Pen } from "../base/canvas.js" */
 /** @import { Slider } from "../base/controls.js" */
@@ -56,10 +66,30 @@ function shownOf(model, random) {
   return { weight, update, steps, exact, curves, rows: curveRows(curves, exact) };
 }
 
+/**
+ * Return the lowest and the highest finite weight; they differ, since an update is above 0.
+ *
+ * @param {Shown} shown
+ * @returns {[low: number, high: number]}
+ */
+function finiteRange({ weight, exact, curves }) {
+  let low = Math.min(weight, exact);
+  let high = Math.max(weight, exact);
+  for (const curve of curves) {
+    for (const value of curve) {
+      if (!Number.isFinite(value)) continue;
+      low = Math.min(low, value);
+      high = Math.max(high, value);
+    }
+  }
+  return [low, high];
+}
+
 // --- the table -----------------------------------------------------------------------------------
 
 const COLUMNS = ["weight in", "alone", "end value", "off the exact sum", "steps that moved it"];
-// The largest number of points of a small curve, which is 112 pixels wide.
+// The width of a small curve in pixels, and the largest number of its points.
+const SMALL_WIDTH = 112;
 const MOST_POINTS = 110;
 
 /** @param {(name: string) => void} onHighlight */
@@ -75,8 +105,7 @@ function curveTable(onHighlight) {
      */
     set(shown, highlight) {
       const { exact, curves } = shown;
-      const low = Math.min(exact, ...curves.map((curve) => Math.min(...curve)));
-      const high = Math.max(exact, ...curves.map((curve) => Math.max(...curve)));
+      const [low, high] = finiteRange(shown);
       for (const [i, row] of rows.entries()) {
         row.draw(curves[i], exact, low, high);
         row.set(shown.rows[i], highlight);
@@ -111,14 +140,22 @@ function curveRow(style, onHighlight) {
      * @param {number} high
      */
     draw(curve, exact, low, high) {
-      /** @param {number} value */
-      const y = (value) => (22 - (20 * (value - low)) / (high - low || 1)).toFixed(1);
+      /** @param {number} value an infinite one is drawn at the edge */
+      function y(value) {
+        const inside = Math.min(high, Math.max(low, value));
+        return (22 - (20 * (inside - low)) / (high - low)).toFixed(1);
+      }
       const every = Math.ceil(curve.length / MOST_POINTS);
       const values = Array.from(curve).filter((_, step) => step % every === 0);
-      const points = values.map((value, x) => `${x},${y(value)}`).join(" ");
-      const ends = `x1="0" y1="${y(curve[0])}" x2="${values.length - 1}" y2="${y(exact)}"`;
+      const between = SMALL_WIDTH / (values.length - 1);
+      const points = values
+        .map((value, i) => `${(i * between).toFixed(1)},${y(value)}`)
+        .filter((_, i) => !Number.isNaN(values[i]))
+        .join(" ");
+      const ends = `x1="0" y1="${y(curve[0])}" x2="${SMALL_WIDTH}" y2="${y(exact)}"`;
+      const size = `width="${SMALL_WIDTH}" height="24"`;
       alone.innerHTML =
-        `<svg width="112" height="24"><line ${ends} stroke="var(--lk-line)" stroke-width="4"/>` +
+        `<svg ${size}><line ${ends} stroke="var(--lk-line)" stroke-width="4"/>` +
         `<polyline points="${points}" fill="none" stroke="var(--lk-${colour})" ` +
         'stroke-width="1.8"/></svg>';
     },
@@ -162,22 +199,19 @@ function sampleOf({ colour, width, dash }) {
  * @param {number} height
  * @returns {CurveArea}
  */
-function areaOf({ weight, exact, steps, curves }, pen, tint, width, height) {
+function areaOf(shown, pen, tint, width, height) {
+  const { steps } = shown;
   const roomy = width > 600;
-  let least = Math.min(weight, exact);
-  let most = Math.max(weight, exact);
-  for (const curve of curves) {
-    for (const value of curve) {
-      least = Math.min(least, value);
-      most = Math.max(most, value);
-    }
-  }
+  const [least, most] = finiteRange(shown);
   const pad = 0.04 * (most - least);
   const low = least - pad;
   const high = most + pad;
   pen.font = `600 ${tint.size - 1}px ${tint.font}`;
   const longest = Math.max(...CURVES.map(({ name }) => pen.measureText(name).width));
-  const { left, top } = AXES;
+  pen.font = `${tint.size - 1}px ${tint.font}`;
+  const ticks = weightTicks(low, high).map(([, text]) => pen.measureText(text).width);
+  const left = Math.max(AXES.left, TICK_GAP + Math.max(...ticks));
+  const { top } = AXES;
   const right = width - (longest + (roomy ? 64 : 2)) - LEADER;
   const bottom = height - AXES.bottom;
   return {
@@ -192,7 +226,11 @@ function areaOf({ weight, exact, steps, curves }, pen, tint, width, height) {
     roomy,
     steps,
     x: (step) => left + ((right - left) * step) / steps,
-    y: (value) => bottom - ((bottom - top) * (value - low)) / (high - low),
+    y(value) {
+      // An infinite weight is drawn at the edge.
+      const inside = Math.min(high, Math.max(low, value));
+      return bottom - ((bottom - top) * (inside - low)) / (high - low);
+    },
   };
 }
 
@@ -207,12 +245,15 @@ function drawCurves(area, { weight, exact, steps, curves, rows }, highlight) {
   const order = CURVES.map((_, i) => i).sort((i, j) => CURVES[j].width - CURVES[i].width);
   const ends = curves.map(endOfCurve);
   const { x, y, tint } = area;
-  const ys = spreadLabels(ends.map(y), LABEL_GAP, area.top, area.bottom - 4);
+  // Kahan's sum ends in NaN after an overflow; it has no place for its name.
+  const named = CURVES.map((_, i) => i).filter((i) => !Number.isNaN(ends[i]));
+  const heights = named.map((i) => y(ends[i]));
+  const ys = spreadLabels(heights, LABEL_GAP, area.top, area.bottom - 4);
   drawAxes(area);
   inkSegment(area, [x(0), y(weight)], [x(steps), y(exact)], tint.line2, 9);
   for (const i of order) drawCurve(area, curves[i], CURVES[i], faded(i));
-  for (const [i, style] of CURVES.entries()) {
-    drawLabel(area, style, ends[i], ys[i], rows[i].end, faded(i));
+  for (const [k, i] of named.entries()) {
+    drawLabel(area, CURVES[i], ends[i], ys[k], rows[i].end, faded(i));
   }
 }
 
@@ -282,7 +323,8 @@ function fillSwallowed(root, model, life) {
   const table = curveTable((name) => {
     put(model, { highlight: model.get("highlight") === name ? "" : name });
   });
-  const text = `w \u2190 w \u2212 lr·g, ${steps.toLocaleString("en-US")} times`;
+  const times = steps === 1 ? "once" : `${steps.toLocaleString("en-US")} times`;
+  const text = `w \u2190 w \u2212 lr·g, ${times}`;
   const title = h("span", { class: "lk-title", text });
   const hint = "exact; press a name in the table to see its curve alone";
   const legend = h("span", { class: "lk-quiet" }, h("span", { class: "sw-road" }), hint);

@@ -11,6 +11,7 @@ from typing import Any
 
 import traitlets
 
+from labkit.findings import counted
 from labkit.formats import FP16
 from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.number_words import number
@@ -128,7 +129,7 @@ class SwallowedUpdates(LabWidget, folder="swallowed"):
     def still(self) -> dict[str, Any]:
         ends = ", ".join(f"{name} {short(end)}" for name, end in self.ends.items())
         words = (
-            f"{self.steps:,} updates of {quarters(self.update)} take the weight "
+            f"{counted(self.steps, 'update')} of {quarters(self.update)} take the weight "
             f"{short(self.weight)} to: {ends}."
         )
         return still(words, WHY_STATIC)

@@ -4,7 +4,7 @@
 import { button, segmented, slider, toggle } from "../base/controls.js";
 import { h, required } from "../base/elements.js";
 import { heldSlider } from "../driven/controls.js";
-import { schedule, tell, tellLatest, upToDate } from "../driven/store.js";
+import { tell, tellLatest, upToDate } from "../driven/store.js";
 import { offersOf, scaleKnob, scalingKnob, turn } from "../live_training/knobs.js";
 
 /** @import { Option } from "../base/controls.js" */
@@ -215,7 +215,6 @@ export function forkControls(store) {
       touched = true;
     },
   });
-  at.input.addEventListener("input", () => schedule(store));
   const fork = button({
     label: "Fork",
     title: "let a second run leave here",

@@ -64,6 +64,8 @@ function legend(categories) {
 }
 
 /**
+ * Return the bar of a run: a group of parts that can be focused.
+ *
  * @param {MemoryRow} row
  * @param {number} most the bytes of the longest bar
  * @param {readonly string[]} categories
@@ -72,9 +74,8 @@ function bar(row, most, categories) {
   const parts = row.bytes.map((bytes, i) => {
     if (!bytes) return null;
     const style = { background: COLOURS[i], width: `${(100 * bytes) / most}%` };
-    const about = { title: row.texts[i], tabindex: "0", data: { part: i }, style };
-    return h("span", { ...about, text: letterOf(categories[i]) });
+    const about = { title: row.texts[i], "aria-label": row.texts[i], data: { part: i }, style };
+    return h("span", { ...about, role: "img", tabindex: "0", text: letterOf(categories[i]) });
   });
-  const label = `${row.name}: ${row.texts.join(", ")}`;
-  return h("div", { class: "wb-bar", role: "img", "aria-label": label }, ...parts);
+  return h("div", { class: "wb-bar", role: "group", "aria-label": row.name }, ...parts);
 }

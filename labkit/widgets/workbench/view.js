@@ -152,10 +152,12 @@ function takeAlong(store) {
   });
 
   async function copyLine() {
-    // If the page may not use the clipboard, the learner can copy the selected line by Ctrl+C.
-    open.select();
     const done = await copyText(open.value);
     copied.textContent = done ? "Copied." : "Press Ctrl+C to copy it.";
+    if (done) return;
+    // If the page may not use the clipboard, the learner can copy the selected line by Ctrl+C.
+    open.focus();
+    open.select();
   }
   const made = [record.element, picture.element, copy.element, open, copied];
   return {

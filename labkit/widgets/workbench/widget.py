@@ -163,10 +163,14 @@ class Workbench(LiveTraining, folder="workbench"):
         knobs: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder = Path(folder)
-        # Before a controller exists, so that none is left if a position does not exist.
         positions = {name: position(name, to) for name, to in (knobs or {}).items()}
         super().__init__(task, recipe, seed, steps=steps, device=device)
-        self.forked_run.begin_at(positions)
+        try:
+            self.forked_run.begin_at(positions)
+        except ValueError:
+            # A workbench that cannot be returned must not stay registered with the kernel.
+            self.close()
+            raise
 
     @classmethod
     def from_code(cls, code: str, *, device: Any = None, folder: Path | str = ".") -> Workbench:
@@ -243,6 +247,7 @@ class Workbench(LiveTraining, folder="workbench"):
         """Save the "record" or the "picture" to the folder; return a sentence with the path.
 
         Raises:
+            OSError: The folder cannot be written to.
             ValueError: No step was done yet, or `what` is neither of them.
         """
         if what not in ("record", "picture"):

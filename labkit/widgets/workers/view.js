@@ -153,6 +153,24 @@ function laneTable() {
 
 // --- controls ------------------------------------------------------------------------------------
 
+/**
+ * Return a button that sends a command in one phase only. In the others it is not disabled, so that
+ * it keeps the focus, but has no effect.
+ *
+ * @param {Model<Traits>} model
+ * @param {{ label: string, kind?: string, command: "train" | "stop", phase: Traits["phase"] }} what
+ */
+function commandButton(model, { label, kind, command, phase }) {
+  const onPress = () => {
+    if (model.get("phase") === phase) model.send({ do: command });
+  };
+  const { element } = button({ label, kind, onPress });
+  return {
+    element,
+    show: () => element.setAttribute("aria-disabled", String(model.get("phase") !== phase)),
+  };
+}
+
 /** @param {Model<Traits>} model */
 function workerControls(model) {
   const holds = [
@@ -160,12 +178,13 @@ function workerControls(model) {
     { value: "false", label: "all weights (DDP)" },
   ];
   return {
-    train: button({
+    train: commandButton(model, {
       label: "Train",
       kind: "primary",
-      onPress: () => model.send({ do: "train" }),
+      command: "train",
+      phase: "ready",
     }),
-    stop: button({ label: "Stop", onPress: () => model.send({ do: "stop" }) }),
+    stop: commandButton(model, { label: "Stop", command: "stop", phase: "training" }),
     held: segmented({
       label: "each rank holds",
       options: holds,
@@ -210,8 +229,8 @@ function fillWorkers(root, model, life) {
     const { recorded, steps, total } = model.get("_lanes");
     root.dataset.phase = phase;
     root.dataset.steps = String(recorded ? 0 : steps.length);
-    train.element.setAttribute("aria-disabled", String(phase !== "ready"));
-    stop.element.setAttribute("aria-disabled", String(phase !== "training"));
+    train.show();
+    stop.show();
     train.element.toggleAttribute("data-invites", phase === "ready" && Boolean(recorded));
     held.set(String(model.get("sharded")));
     way.set(model.get("way"));

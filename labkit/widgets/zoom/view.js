@@ -640,8 +640,7 @@ function fillZoom(root, model, life) {
   const layers = film[0].rows.slice(1);
   const list = layerList(layers, (layer) => choose({ layer }), strips.element);
   const grid = gridFigure(state, life, choose);
-  // The bits are shown only: a click on one redraws it unchanged.
-  const bits = bitRow(() => show());
+  const bits = bitRow(null);
   const distances = [list.element, main.element, grid.element, bits.element];
   const stage = h("div", { class: "gz-stage" }, ...distances);
   const glide = glider(stage);
