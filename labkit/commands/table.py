@@ -204,7 +204,7 @@ COMMANDS: dict[str, Command] = {
                 nargs="+",
                 default=[],
                 metavar="FILE",
-                help="further healthy runs: what they differ by is no fault",
+                help="further healthy runs: what they differ by is not a fault",
             ),
             Argument(
                 "--page",

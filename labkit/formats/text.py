@@ -87,7 +87,7 @@ def parse(
     Reading(kind='decimal', exact=Fraction(1, 10), value=0.0999755859375, code=11878)
     >>> parse("3c00", FP16)
     Traceback (most recent call last):
-    ValueError: '3c00' is no number. For a code write 0x3c00. Known forms: 0.1, 1e-7, ...
+    ValueError: '3c00' is not a number. For a code write 0x3c00. Known forms: 0.1, 1e-7, ...
     """
     require_kind(text, str, "text", "Round a number by round_to(number, format)")
     format = as_format(format)
@@ -231,7 +231,7 @@ def _exact(kind: str, parts: dict[str, str | None]) -> Fraction:
         numerator = int(parts["numerator"] or 0)
         denominator = int(parts["denominator"] or 0)
         if denominator == 0:
-            raise ValueError("a fraction over 0 is no number; for infinity write inf.")
+            raise ValueError("a fraction over 0 is not a number; for infinity write inf.")
         return Fraction(numerator, denominator)
     return Fraction(parts["number"] or 1) * Fraction(2) ** power * Fraction(10) ** exponent
 
@@ -267,4 +267,4 @@ def _not_a_number(text: str, body: str) -> str:
         hint = f"A hex-float ends in p and a power of two: {text.strip()}p0. "
     elif re.fullmatch(r"[0-9a-f]+", body):
         hint = f"For a code write 0x{body}. "
-    return f"{text!r} is no number. {hint}{KNOWN_FORMS}"
+    return f"{text!r} is not a number. {hint}{KNOWN_FORMS}"

@@ -179,7 +179,7 @@ class _Judge:
         of_fp64 = (result.operation.terms + 4) * 2.0**-52
         largest = max(float(shares.max(initial=0.0)), of_fp64)
 
-        # the nearest elements were chosen, so they are no sample: the random half is one
+        # the nearest elements were chosen, so they are not a sample: the random half is one
         count = drawn.size
         right = np.concatenate([stored[:, :count], result.stored(exact[:count])[None]])
         fault = rival(result.got[drawn], exact[:count], right, drawn, result.operation, result.out)

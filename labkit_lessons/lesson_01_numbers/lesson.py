@@ -238,7 +238,7 @@ check("numbers.ulp", my_ulp)
 
 # %% id="exercise-numbers-first-gap" tags=["exercise-numbers.first_gap"]
 def my_first_gap(exponent_bits, significand_bits):
-    """Return the smallest whole number above 0 that is no number of the format."""
+    """Return the smallest whole number above 0 that the format does not have."""
     ### BEGIN SOLUTION
     first_odd = 2 ** (significand_bits + 1) + 1
     beyond_the_end = 2 ** (2 ** (exponent_bits - 1))

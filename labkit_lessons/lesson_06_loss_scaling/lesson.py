@@ -207,7 +207,7 @@ for log2_scale in (0, 3, 7, 10, 16, 22, 28, 34, 40):
 # There is a **window** of scales that work. Below it gradients underflow, above it they overflow.
 # *Where* it lies depends on the network, the loss and the step. The popular scales 128 to 1024 do
 # well here, though 128 is at the lower edge: it loses 1.5%. Another task has another window. (The
-# 0.012% that stay at every high scale are no underflow. FP16 rounded some inputs of a ReLU from
+# 0.012% that stay at every high scale are not underflow. FP16 rounded some inputs of a ReLU from
 # just above zero to zero, or the other way round: one gradient became zero, and another one
 # appeared.)
 #

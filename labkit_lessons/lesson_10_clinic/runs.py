@@ -152,7 +152,8 @@ def _problems_of_replay(name: str, run: Replay, loss_count: int) -> dict[str, st
         )
     if run.lost > 0:
         problems["updates"] = (
-            f"{run.lost} changes of the weights are no step of the text's optimizer on its batches"
+            f"{run.lost} changes of the weights are not a step of the text's optimizer on its "
+            "batches"
         )
     if taken < consultation.steps - consultation.skips:
         problems["steps"] = (

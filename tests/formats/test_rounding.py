@@ -252,22 +252,22 @@ def test_notations_of_numbers(text, notation, code):
 @pytest.mark.parametrize(
     ("text", "explanation"),
     [
-        ("", "'' is no number"),
-        ("abc def", "'abc def' is no number. Known forms"),
+        ("", "'' is not a number"),
+        ("abc def", "'abc def' is not a number. Known forms"),
         ("3c00", "For a code write 0x3c00"),
         ("0,1", "Write a decimal point, not a comma: 0.1"),
         ("0x1.8", "A hex-float ends in p and a power of two: 0x1.8p0"),
         ("1e", "For a code write 0x1e"),
-        ("1.2.3", "is no number"),
-        ("0xp3", "is no number"),
-        ("0b012", "is no number"),
+        ("1.2.3", "is not a number"),
+        ("0xp3", "is not a number"),
+        ("0b012", "is not a number"),
         ("0x13c00", "'0x13c00' has 17 bits; FP16 codes have 16"),
         ("-0x3c00", "a code has no sign in front"),
         ("1/0", "for infinity write inf"),
         ("1e999999999", "the exponent is beyond 5000"),
         ("0x1p99999", "the exponent is beyond 5000"),
         ("9" * 2000, "this text has 2000 characters"),
-        ("١٢", "is no number"),
+        ("١٢", "is not a number"),
     ],
 )
 def test_invalid_text_is_refused(text, explanation):

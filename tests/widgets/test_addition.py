@@ -325,7 +325,7 @@ class TestPlayer:
         assert "add       0 10000 1000110011  3.09" in player.still()["text/plain"]
 
     def test_invalid_operands_are_refused(self):
-        with pytest.raises(ValueError, match="'one' is no number"):
+        with pytest.raises(ValueError, match="'one' is not a number"):
             AdditionPlayer("one", 2)
         with pytest.raises(ValueError, match="no sign"):
             AdditionPlayer(1, 2, E8M0)

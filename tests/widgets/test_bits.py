@@ -305,7 +305,7 @@ def test_text_is_rounded_once():
 
 
 def test_text_that_is_no_number_is_refused():
-    with pytest.raises(ValueError, match="is no number"):
+    with pytest.raises(ValueError, match="is not a number"):
         BitExplorer(FP16, "one")
 
 

@@ -242,8 +242,8 @@ KERNELS = (
             r"(?:input|bias|weight) type \(complex",
         ),
         means=(
-            "torch has this operation for real numbers only, or the other way round. It is no "
-            "matter of precision."
+            "torch has this operation for real numbers only, or the other way round. It is "
+            "not a matter of precision."
         ),
         next="Compute on real and imaginary parts: `torch.view_as_real(x)`, `x.abs()`.",
         cards=("linear_algebra",),

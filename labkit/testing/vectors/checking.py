@@ -111,7 +111,7 @@ def check(answers: Answers) -> list[str]:
 
     Raises:
         ValueError: `answers` has no name, or an answer is missing, has another shape, or is of
-            another kind: codes that are no integers, or numbers that are text.
+            another kind: codes that are not integers, or numbers that are text.
     """
     if "name" not in answers:
         raise ValueError(

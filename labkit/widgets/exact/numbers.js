@@ -580,7 +580,9 @@ const READERS = {
     return times(tenths(digits ?? "1"), twoTo(exponentIn(power)));
   },
   fraction([, above, below]) {
-    if (!BigInt(below)) throw new Error("a fraction over 0 is no number; for infinity write inf.");
+    if (!BigInt(below)) {
+      throw new Error("a fraction over 0 is not a number; for infinity write inf.");
+    }
     return fraction(BigInt(above), BigInt(below));
   },
 };
@@ -621,7 +623,7 @@ function noNumber(text, body) {
   } else if (/^[0-9a-f]+$/.test(body)) {
     hint = `For a code write 0x${body}. `;
   }
-  return `'${text}' is no number. ${hint}${KNOWN}`;
+  return `'${text}' is not a number. ${hint}${KNOWN}`;
 }
 
 /**

@@ -377,7 +377,7 @@ def _alignment(axes: Axes, card: str) -> str:
     axes.set_yticks(range(len(rows)), labels, fontsize=6.5)
     axes.axvline(1, color=QUIET, lw=0.8)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set(xlabel="times as fast as the size that is no multiple")
+    axes.set(xlabel="times as fast as the size that is not a multiple")
     sentence = (
         f"Sizes rounded to a multiple of 8 or 64 were published to be {min(ratios):.2f} to "
         f"{max(ratios):.2f} times as fast"
