@@ -180,6 +180,11 @@ def test_plain_fp32_checkpoint_starts_a_mixed_run() -> None:
             here = engine.model.get_parameter(name)
             assert torch.equal(master, stored[name]), name
             assert torch.equal(here, master.to(here.dtype)), name
+
+
+def test_plain_weights_that_do_not_fit_are_refused() -> None:
+    stored = mlp().state_dict()
+    engine = engine_for(RECIPES["O2"])
     for change, expected in (
         (lambda s: s.pop("4.bias"), "lacks 4.bias"),
         (lambda s: s.update(extra=torch.zeros(1)), "has what the model lacks: extra"),
@@ -198,7 +203,7 @@ def test_plain_fp32_checkpoint_starts_a_mixed_run() -> None:
         engine.load_state_dict(stored)
 
 
-def test_checkpoint_of_another_recipe_is_refused() -> None:
+def test_checkpoint_of_an_engine_made_otherwise_is_refused() -> None:
     state = engine_for(RECIPES["O2"]).state_dict()
     wide = Engine(nn.Sequential(nn.Linear(6, 32), nn.BatchNorm1d(32)), ADAM, RECIPES["O2"])
 
@@ -354,8 +359,9 @@ def test_nothing_is_saved_between_backward_and_step(tmp_path: Path) -> None:
         read_gradients()
         with pytest.raises(RuntimeError, match="expected no pending gradients"):
             save_checkpoint(tmp_path / "run.pt", engine)
+        assert not list(tmp_path.iterdir())
     engine.step()
-    assert not list(tmp_path.iterdir())
+    assert save_checkpoint(tmp_path / "run.pt", engine).exists()
 
 
 def test_extra_values_that_torch_cannot_load_are_refused(tmp_path: Path) -> None:
@@ -415,8 +421,8 @@ def test_a_killed_process_leaves_a_complete_checkpoint(tmp_path: Path) -> None:
 
 
 def test_stochastic_checkpoint_continues_on_another_device() -> None:
-    """A state dict saved on a GPU differs in the state of its generator, 16 bytes, which then seeds
-    the generator of the CPU: equal states give equal steps, others give others.
+    """The state of a GPU's generator has 16 bytes. A CPU's generator cannot continue it, and is
+    seeded by it: equal states of a GPU lead to equal steps on a CPU, and other states to others.
     """
     message = "drawn on a GPU when this was saved, and are drawn on a CPU now.* not bit for bit"
     for recipe in ("FP16 stochastic", "BF16 stochastic", "NVFP4"):

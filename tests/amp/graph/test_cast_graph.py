@@ -113,7 +113,7 @@ def leaves(out: Any) -> list[Tensor]:
 def steps(
     call: Callable[..., Any], model: nn.Module, batches: list[Tensor], format: Format
 ) -> list[list[Tensor]]:
-    """Outputs, loss, gradients and buffers of each of some training steps."""
+    """Return outputs, loss, gradients and buffers of each training step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     tensors_of_steps = []
     for number, batch in enumerate(batches):
@@ -716,7 +716,18 @@ def test_graph_outside_of_autocast_calls_the_network() -> None:
     x = torch.ones(2, 8)
     for number in range(3):
         step(graph, model, x, number)
+    assert graph.decided.run is not None
     assert graph(x).dtype is torch.float32
+
+
+def test_graph_under_a_listener_reports_each_operation() -> None:
+    """A graph runs no operation of autocast, so under a listener the network itself is called."""
+    model = nn.Linear(8, 8)
+    graph = CastGraph(model, FP16)
+    x = torch.ones(2, 8)
+    for number in range(3):
+        step(graph, model, x, number)
+    assert graph.decided.run is not None
     events: list[object] = []
     with half_storage("cpu"), autocast(listen=events.append):
         graph(x)
