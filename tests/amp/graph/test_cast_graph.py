@@ -753,7 +753,8 @@ def test_graph_runs_under_a_mode_that_intercepts_no_operation() -> None:
             model.zero_grad()
             with half_storage("cpu"), autocast(), Scales():
                 graph(torch.ones(4, 8)).float().sum().backward()
-            assert (model.bias.grad == 4 * 8).all(), "a sum over four rows, times the scale"
+            # A sum over four rows, times the scale of 8.
+            assert (model.bias.grad == 4 * 8).all()
         assert (graph.decided.run is not None) is not intercepts_operations
 
 
