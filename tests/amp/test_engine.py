@@ -539,7 +539,8 @@ def test_gradients_edited_before_a_step_are_checked_again() -> None:
         for gradient in engine.gradients().values():
             gradient.zero_()
         engine.gradients()["1.bias"][3] = value
-        before = engine.fp32_model()
+        # `fp32_model` returns the masters themselves, so they are copied.
+        before = [value.clone() for value in engine.fp32_model().values()]
         scale = engine.scaler.scale
         report = engine.step()
         overflowed = value != 0.0
@@ -547,7 +548,7 @@ def test_gradients_edited_before_a_step_are_checked_again() -> None:
         assert report.found_inf is overflowed
         assert report.culprits == (("1.bias",) if overflowed else ())
         assert engine.scaler.scale == (scale / 2 if overflowed else scale)
-        assert unchanged(list(before.values()), engine.fp32_model().values()), (flat, value)
+        assert unchanged(before, engine.fp32_model().values()), (flat, value)
 
 
 def test_a_model_that_cannot_be_trained_is_refused() -> None:
