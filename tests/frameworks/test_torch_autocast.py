@@ -198,7 +198,7 @@ def test_decorated_function_may_call_itself():
     assert (A @ B).dtype == torch.float32
 
 
-def test_a_generator_is_refused_which_torch_runs_without_a_region():
+def test_a_generator_that_torch_runs_uncast_is_refused():
     def products():
         yield A @ B
 

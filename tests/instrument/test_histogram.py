@@ -57,7 +57,7 @@ def test_every_bit_pattern_against_frexp(dtype: torch.dtype) -> None:
     exponents, counts = np.unique(np.frexp(magnitude)[1] - 1, return_counts=True)
     h = exponent_histogram(values)
     assert {int(e): h.count(int(e), int(e)) for e in exponents} == dict(
-        zip(exponents.tolist(), counts.tolist(), strict=False)
+        zip(exponents.tolist(), counts.tolist(), strict=True)
     )
     assert h.finite_non_zero == len(magnitude)
     assert h.zeros == int((exact == 0).sum())

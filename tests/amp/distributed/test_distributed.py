@@ -120,7 +120,7 @@ def test_sharded_ranks_multiply_in_mxfp8_as_one_process(two: list[Any]) -> None:
         assert equal(rank["MXFP8 sharded"], one_process("MXFP8", 1)[1])
 
 
-def test_a_recipe_that_needs_the_names_of_weights_is_refused_sharded(two: list[Any]) -> None:
+def test_a_recipe_that_needs_names_of_weights_is_refused_sharded(two: list[Any]) -> None:
     """Sharding replaces weights, and NVFP4 keeps the last layers in FP32 by their names."""
     for rank in two:
         assert "take sharded=False, or 'FP8 current' or 'MXFP8'" in rank["refused"]

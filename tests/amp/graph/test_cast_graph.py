@@ -456,7 +456,7 @@ class CountsItsCalls(nn.Linear):
 
 
 @pytest.mark.filterwarnings("ignore:no graph of this network")
-def test_a_model_that_changes_in_each_call_is_not_traced_for_ever() -> None:
+def test_a_model_that_changes_in_each_call_is_not_traced_forever() -> None:
     graph = CastGraph(CountsItsCalls(4, 4), FP16)
     for _ in range(3 * TRIES):
         with autocast():
