@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -438,6 +439,13 @@ def test_average_refuses_decays_outside_of_0_to_1() -> None:
     for decay in (1.0, -0.1, float("nan")):
         with pytest.raises(ValueError, match="expected 0 <= decay < 1"):
             Ema(one_weight(), decay)
+
+
+def test_average_with_a_decay_of_numpy_is_saved_and_loaded(tmp_path: Path) -> None:
+    engine = one_weight()
+    ema = Ema(engine, np.float64(0.75))
+    path = save_checkpoint(tmp_path / "run.pt", engine, ema=ema.state_dict())
+    assert load_checkpoint(path, engine)["ema"]["decay"] == 0.75
 
 
 def test_average_of_another_network_is_refused() -> None:
