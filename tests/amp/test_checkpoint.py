@@ -259,6 +259,25 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     assert str(engine.state_dict()) == before
 
 
+class RunsCode:
+    """An object that makes a file when pickle loads it."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+        return Path.touch, (self.mark,)
+
+
+def test_a_file_with_code_is_refused_and_runs_nothing(tmp_path: Path) -> None:
+    mark = tmp_path / "code ran"
+    bundle = read_checkpoint(save_checkpoint(tmp_path / "run.pt", engine_for(RECIPES["O2"])))
+    torch.save({**bundle, "extra": RunsCode(mark)}, tmp_path / "run.pt")
+    with pytest.raises(ValueError, match="torch cannot read it"):
+        read_checkpoint(tmp_path / "run.pt")
+    assert not mark.exists()
+
+
 def test_a_flipped_bit_that_changes_the_content_is_detected(tmp_path: Path) -> None:
     engine = engine_for(RECIPES["O2"])
     flipped = tmp_path / "flipped"

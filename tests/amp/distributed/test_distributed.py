@@ -2,7 +2,7 @@
 
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -238,6 +238,24 @@ def test_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
         rank_file.write_bytes(content)
         with pytest.raises(ValueError, match="not a complete checkpoint"):
             read_small(tmp_path, rank=0)
+
+
+class RunsCode:
+    """An object that makes a file when pickle loads it."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+        return Path.touch, (self.mark,)
+
+
+def test_a_rank_s_file_with_code_is_refused_and_runs_nothing(tmp_path: Path) -> None:
+    mark = tmp_path / "code ran"
+    torch.save({"extra": RunsCode(mark)}, tmp_path / "rank-0.pt")
+    with pytest.raises(ValueError, match="not a complete checkpoint"):
+        read_small(tmp_path, rank=0)
+    assert not mark.exists()
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
