@@ -52,7 +52,8 @@ class Ema:
         require_kind(engine, Engine, "engine", "Make one: Engine(model, make_optimizer, recipe)")
         _require_decay(decay)
         self.engine = engine
-        self.decay = decay
+        # torch.load refuses a checkpoint with a number of numpy
+        self.decay = float(decay)
         self.averages: dict[str, Tensor] = {
             name: master.float().clone() for name, master in engine.weights.named_masters().items()
         }

@@ -109,6 +109,8 @@ class Recipe:
         object.__setattr__(self, "rounding", rounding)
         for field in ("keep_norms", "master_weights", "graph", "tf32"):
             require_kind(getattr(self, field), bool, field, "Pass True or False.")
+            # torch.load refuses a checkpoint with a boolean of numpy
+            object.__setattr__(self, field, bool(getattr(self, field)))
         remedy = "For example: static(1024.0), DYNAMIC or NO_SCALING of labkit.amp."
         require_kind(self.scaler, ScalerConfig, "scaler", remedy)
         if self.accumulator is not None:

@@ -273,11 +273,10 @@ def with_gradients(
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Return whether dtypes and values are equal; NaN equals NaN."""
-    # nan_to_num replaces NaN and both infinities by three numbers that no result has.
-    return a.dtype == b.dtype and torch.equal(
-        a.nan_to_num(1e3, 2e3, 3e3), b.nan_to_num(1e3, 2e3, 3e3)
-    )
+    """Return whether dtypes, shapes and values are equal; NaN equals NaN."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
 
 
 def test_dtypes_and_gradients_are_those_of_torchs_cuda_cases() -> None:

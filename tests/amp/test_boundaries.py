@@ -9,6 +9,8 @@ import copy
 import dataclasses
 import functools
 import gc
+import io
+import json
 import types
 import warnings
 import weakref
@@ -21,7 +23,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from labkit.amp import RECIPES, Engine, Recipe, to_model_format
+from labkit.amp import RECIPES, Engine, Recipe, ScalerConfig, ScalerState, to_model_format
 from labkit.formats import FP16
 from labkit.modes import mapped_anywhere
 
@@ -233,10 +235,27 @@ def test_report_names_the_weight_whose_duplicates_overflow() -> None:
     assert engine.step().culprits == ("weight",)
 
 
-def test_numpy_integers_and_booleans_are_accepted() -> None:
+def test_an_engine_takes_integers_of_numpy() -> None:
     engine = Engine(nn.Linear(2, 1), SGD, "O2", losses=np.int64(2), seed=np.int64(3))
     assert len(engine.scalers) == 2
-    assert Recipe("m", keep_norms=np.True_).keep_norms
+
+
+def test_a_recipe_replaces_values_of_numpy_by_python_s() -> None:
+    """torch.load with weights_only, as for a checkpoint, refuses numbers of numpy."""
+    recipe = Recipe(
+        "m",
+        model=FP16,
+        keep_norms=np.False_,
+        scaler=ScalerConfig(np.float64(8.0), growth_interval=np.int64(5), dynamic=np.True_),
+    )
+    plain = Recipe("m", model=FP16, keep_norms=False, scaler=ScalerConfig(8.0, growth_interval=5))
+    assert json.dumps(recipe.as_dict()) == json.dumps(plain.as_dict())
+    engine = Engine(nn.Linear(2, 1), SGD, recipe)
+    engine.scaler = ScalerState(np.float64(4.0), np.int64(1))
+    file = io.BytesIO()
+    torch.save(engine.state_dict(), file)
+    file.seek(0)
+    assert torch.load(file, weights_only=True)["recipe"] == plain.as_dict()
 
 
 def test_a_container_without_a_change_is_the_same_object() -> None:
@@ -304,6 +323,7 @@ def test_a_weight_beyond_fp16_is_refused(dtype: torch.dtype, trained: bool) -> N
 def test_a_bf16_buffer_beyond_fp16_keeps_its_dtype() -> None:
     model = nn.Linear(2, 2).bfloat16()
     model.register_buffer("mask", torch.full((2,), -1e30).bfloat16())
+    # Buffers of torch's own classes are cast, so the layer becomes one of a class of the user.
     model.__class__ = type("Masked", (nn.Linear,), {})
     to_model_format(model, FP16)
     assert model.mask.dtype == torch.bfloat16

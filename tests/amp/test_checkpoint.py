@@ -180,6 +180,11 @@ def test_plain_fp32_checkpoint_starts_a_mixed_run() -> None:
             here = engine.model.get_parameter(name)
             assert torch.equal(master, stored[name]), name
             assert torch.equal(here, master.to(here.dtype)), name
+
+
+def test_plain_weights_that_do_not_fit_are_refused() -> None:
+    stored = mlp().state_dict()
+    engine = engine_for(RECIPES["O2"])
     for change, expected in (
         (lambda s: s.pop("4.bias"), "lacks 4.bias"),
         (lambda s: s.update(extra=torch.zeros(1)), "has what the model lacks: extra"),
@@ -198,7 +203,7 @@ def test_plain_fp32_checkpoint_starts_a_mixed_run() -> None:
         engine.load_state_dict(stored)
 
 
-def test_checkpoint_of_another_recipe_is_refused() -> None:
+def test_checkpoint_of_an_engine_made_otherwise_is_refused() -> None:
     state = engine_for(RECIPES["O2"]).state_dict()
     wide = Engine(nn.Sequential(nn.Linear(6, 32), nn.BatchNorm1d(32)), ADAM, RECIPES["O2"])
 
@@ -252,6 +257,25 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="does not exist"):
         load_checkpoint(tmp_path / "missing", engine)
     assert str(engine.state_dict()) == before
+
+
+class RunsCode:
+    """An object that makes a file when pickle loads it."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+        return Path.touch, (self.mark,)
+
+
+def test_a_file_with_code_is_refused_and_runs_nothing(tmp_path: Path) -> None:
+    mark = tmp_path / "code ran"
+    bundle = read_checkpoint(save_checkpoint(tmp_path / "run.pt", engine_for(RECIPES["O2"])))
+    torch.save({**bundle, "extra": RunsCode(mark)}, tmp_path / "run.pt")
+    with pytest.raises(ValueError, match="torch cannot read it"):
+        read_checkpoint(tmp_path / "run.pt")
+    assert not mark.exists()
 
 
 def test_a_flipped_bit_that_changes_the_content_is_detected(tmp_path: Path) -> None:
@@ -354,8 +378,9 @@ def test_nothing_is_saved_between_backward_and_step(tmp_path: Path) -> None:
         read_gradients()
         with pytest.raises(RuntimeError, match="expected no pending gradients"):
             save_checkpoint(tmp_path / "run.pt", engine)
+        assert not list(tmp_path.iterdir())
     engine.step()
-    assert not list(tmp_path.iterdir())
+    assert save_checkpoint(tmp_path / "run.pt", engine).exists()
 
 
 def test_extra_values_that_torch_cannot_load_are_refused(tmp_path: Path) -> None:
@@ -415,8 +440,8 @@ def test_a_killed_process_leaves_a_complete_checkpoint(tmp_path: Path) -> None:
 
 
 def test_stochastic_checkpoint_continues_on_another_device() -> None:
-    """A state dict saved on a GPU differs in the state of its generator, 16 bytes, which then seeds
-    the generator of the CPU: equal states give equal steps, others give others.
+    """The state of a GPU's generator has 16 bytes. A CPU's generator cannot continue it, and is
+    seeded by it: equal states of a GPU lead to equal steps on a CPU, and other states to others.
     """
     message = "drawn on a GPU when this was saved, and are drawn on a CPU now.* not bit for bit"
     for recipe in ("FP16 stochastic", "BF16 stochastic", "NVFP4"):

@@ -473,7 +473,9 @@ def test_a_step_without_gradients_changes_nothing() -> None:
         assert "no gradient: call engine.backward" in report.why
     assert unchanged(before, engine.weights.master_weights)
     assert engine.scaler == Engine(net(), SGD, O2).scaler
+    # The engine can be trained afterwards.
     train(engine, 2)
+    assert not unchanged(before, engine.weights.master_weights)
 
 
 def test_a_skipped_step_reports_the_gradients_at_fault() -> None:
@@ -481,7 +483,8 @@ def test_a_skipped_step_reports_the_gradients_at_fault() -> None:
         engine = Engine(net(), SGD, replace(O2, scaler=ScalerConfig(init_scale=2.0**30)))
         before = [p.clone() for p in engine.model.parameters()]
         engine.backward(loss_of(engine, 0))
-        assert not (clipped and engine.clip(1.0).isfinite())
+        if clipped:
+            assert not engine.clip(1.0).isfinite()
         report = engine.step()
         assert not report.stepped
         assert report.found_inf
@@ -536,7 +539,8 @@ def test_gradients_edited_before_a_step_are_checked_again() -> None:
         for gradient in engine.gradients().values():
             gradient.zero_()
         engine.gradients()["1.bias"][3] = value
-        before = engine.fp32_model()
+        # `fp32_model` returns the masters themselves, so they are copied.
+        before = [value.clone() for value in engine.fp32_model().values()]
         scale = engine.scaler.scale
         report = engine.step()
         overflowed = value != 0.0
@@ -544,7 +548,7 @@ def test_gradients_edited_before_a_step_are_checked_again() -> None:
         assert report.found_inf is overflowed
         assert report.culprits == (("1.bias",) if overflowed else ())
         assert engine.scaler.scale == (scale / 2 if overflowed else scale)
-        assert unchanged(list(before.values()), engine.fp32_model().values()), (flat, value)
+        assert unchanged(before, engine.fp32_model().values()), (flat, value)
 
 
 def test_a_model_that_cannot_be_trained_is_refused() -> None:
@@ -751,9 +755,14 @@ def test_fp8_rounds_forward_to_e4m3_and_gradients_to_e5m2() -> None:
         assert torch.equal(layer.weight.grad, expected)
 
 
-def test_recipes_as_json_are_distinct() -> None:
-    texts = {json.dumps(recipe.as_dict()) for recipe in RECIPES.values()}
-    assert len(texts) == len(RECIPES)
+def test_recipes_as_json_differ_in_more_than_the_name() -> None:
+    names_by_text: dict[str, list[str]] = {}
+    for name, recipe in RECIPES.items():
+        row = recipe.as_dict()
+        del row["name"]
+        names_by_text.setdefault(json.dumps(row), []).append(name)
+    # O0 is apex's name for FP32.
+    assert [names for names in names_by_text.values() if len(names) > 1] == [["FP32", "O0"]]
 
 
 def test_a_recipe_as_a_dict_has_plain_values() -> None:

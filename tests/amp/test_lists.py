@@ -420,11 +420,12 @@ def test_results_have_the_dtypes_of_cuda_autocast(
             for way in ways_to_call(op):
                 theirs = dtypes_on_a_gpu(way, args, torchs_cuda_autocast(HALF))
                 ours = dtypes_on_a_gpu(way, args, autocast())
-                compared += 1
+                # A refusal is compared as well, and does not count: every call might be refused.
+                compared += isinstance(theirs, tuple)
                 if theirs != ours:
                     name = getattr(way, "__name__", str(way))
                     different_ways.setdefault(op.name, set()).add(name)
-    # OpInfo has some 600 operations, most with two samples; with fewer calls, most were skipped.
+    # OpInfo has some 600 operations, most with two samples; with fewer results, most were skipped.
     assert compared > 1000
     unintended = {
         name: ways for name, ways in different_ways.items() if not is_intended(name, dtype, ways)

@@ -189,6 +189,19 @@ def test_values_out_of_range_are_refused_with_the_range() -> None:
                 ScalerConfig(**{knob: value})
 
 
+def test_a_switch_that_is_neither_true_nor_false_is_refused() -> None:
+    for switch in (
+        "dynamic",
+        "skip_on_inf",
+        "consecutive_hysteresis",
+        "steps_at_floor",
+        "restart_on_inf",
+    ):
+        for value in ("no", 1, None):
+            with pytest.raises(TypeError, match=f"{switch}: expected a bool, got"):
+                ScalerConfig(**{switch: value})
+
+
 def test_dynamic_scalers_must_check_for_inf() -> None:
     with pytest.raises(ValueError, match="must check for inf"):
         ScalerConfig(skip_on_inf=False)

@@ -205,7 +205,7 @@ def test_a_healthy_script_ends_with_status_0_after_the_steps(tmp_path, capsys) -
     assert cli.main(["diagnose", str(script), "--steps", "3"]) == 0
     printed = capsys.readouterr().out
     assert "done 2" in printed
-    assert "done 4" not in printed
+    assert "done 3" not in printed
     # The model is found in the first step, although only after its forward pass.
     assert "called as a whole" not in printed
 

@@ -79,6 +79,11 @@ def copy_script(name: str, folder: Path, edits: list[list[str]]) -> Path:
 def test_each_faulty_script_has_its_cause() -> None:
     # "autocast_of_another_device" runs in FP32, which the headline of the report says.
     assert CAUSES.keys() | {"autocast_of_another_device"} == REPAIRS.keys()
+
+
+def test_each_script_is_healthy_or_has_a_repair() -> None:
+    names = {path.stem for path in SCRIPTS.glob("*.py")}
+    assert names == set(HEALTHY) | REPAIRS.keys()
     assert len(HEALTHY) == 20
 
 

@@ -132,6 +132,7 @@ WITH_LIMITS = [fault for fault in FAULTS.values() if fault.only or fault.prevent
 @pytest.mark.parametrize("fault", WITH_LIMITS, ids=lambda fault: fault.id)
 def test_the_page_of_errors_says_where_a_fault_occurs(fault: Fault) -> None:
     assert fault.only in ("", "cpu", "cuda")
+    assert fault.where
     assert fault.where in (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
 
 

@@ -21,7 +21,9 @@ def test_card_is_found_by_its_error() -> None:
 
 
 def test_code_shows_the_value_of_a_switch() -> None:
-    assert "enabled=not False" not in code_of(GPU_CARDS["scaler_for_bf16"].function, fixed=False)
+    function = GPU_CARDS["scaler_for_bf16"].function
+    assert "enabled=True" in code_of(function, fixed=False)
+    assert "enabled=False" in code_of(function, fixed=True)
 
 
 @pytest.mark.parametrize(

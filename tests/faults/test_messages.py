@@ -118,7 +118,8 @@ def test_two_messages_in_one_log_are_both_explained() -> None:
 
 def test_a_cause_has_what_tells_it_from_the_others() -> None:
     several = [message for message in MESSAGES if message.causes]
-    assert len(several) >= 60
+    # About half of the messages have several causes.
+    assert len(several) > len(MESSAGES) / 3
     for message in several:
         assert len(set(message.causes)) == len(message.causes), message.words
         assert len(message.causes) >= 2, message.words
@@ -143,10 +144,12 @@ def test_the_command_names_both_causes_of_unscale_called_twice(capsys) -> None:
 def test_explain_prints_meaning_remedy_and_source(capsys) -> None:
     for message in MESSAGES:
         assert main(["explain", *message.words.split()]) == 0, message.words
-        output = " ".join(capsys.readouterr().out.split())
+        # The lines of the output are broken at spaces and hyphens.
+        output = "".join(capsys.readouterr().out.split())
+        # Of a message that a fault explains, the command shows the fault.
         if not explain(message.words):
-            assert "Run next:" in output, message.words
-            assert message.source in output, message.words
+            for text in (message.means, message.next, message.source):
+                assert "".join(text.split()) in output, (message.words, text)
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.words[:40])

@@ -195,7 +195,7 @@ def test_fused_multiply_add_and_directed_sums_against_fractions():
     for format, rounding in product((FP16, BF16, FP32, FP64, MINE), modes):
         a, b, c = (random_values(format, 800, seed) for seed in (5, 6, 7))
         with np.errstate(over="ignore"):
-            # Half of the sums cancel all but the last bits of the product.
+            # In half of the sums, c cancels all but about 2^-9 of the product.
             c[::2] = round_to(-a[::2] * b[::2] * (1 + 2.0**-9), format)
         known = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
         a = a[known]

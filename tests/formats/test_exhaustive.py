@@ -75,7 +75,9 @@ def test_a_sample_of_fp32_patterns_rounds_as_the_oracle():
 
 
 def test_recorded_runs_had_no_mismatch():
-    for entry in json.loads(RECORD.read_text()).values():
+    recorded = json.loads(RECORD.read_text())
+    assert set(recorded) == {format.name for format in ORACLES}
+    for entry in recorded.values():
         assert entry["patterns"] == PATTERNS
         assert entry["mismatches"] == {"round_to": 0, "round_tensor": 0}
 

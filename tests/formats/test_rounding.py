@@ -91,7 +91,7 @@ def test_midpoints_and_neighbours_round_as_in_gfloat(gfloat_round, assert_same_b
 
 
 def test_custom_formats_round_as_in_gfloat(gfloat_row, gfloat_round, assert_same_bits):
-    """Every shape of up to nine bits that has at least one stored significand bit."""
+    """The formats have two to five exponent bits, and one to three stored significand bits."""
     for exponent_bits, significand_bits, specials in product(range(2, 6), range(1, 4), Specials):
         format = Format("mine", exponent_bits, significand_bits, specials)
         codes = np.arange(format.codes)
@@ -157,7 +157,8 @@ def test_rounding_keeps_types_and_shapes():
         assert round_to(np.ones(3, dtype), E4M3).dtype == dtype
         assert round_to(dtype(1), E4M3).shape == ()
     assert round_to([1, 2049], FP16).tolist() == [1, 2048]
-    assert round_to(2049, FP16).dtype == np.float64, "integers become float64"
+    # Integers become float64.
+    assert round_to(2049, FP16).dtype == np.float64
     assert round_to([], FP16).shape == (0,)
     assert round_to(np.ones((0, 3), np.float32), FP16).shape == (0, 3)
 
@@ -308,7 +309,9 @@ def test_printed_values_are_parsed_exactly(format, step):
 
 
 def test_printed_float64_values_are_parsed_as_by_python():
-    for value in np.random.default_rng(13).integers(2**63 - 2**53, size=150).view(np.float64):
+    # Codes below this one are those of positive finite numbers.
+    codes = np.random.default_rng(13).integers(2**63 - 2**53, size=150)
+    for value in codes.view(np.float64):
         for text in (repr(float(value)), float(value).hex(), exact_decimal(value)):
             assert parse(text, FP64).value == float(value), text
         assert parse(repr(float(value)), FP32).exact == Fraction(repr(float(value)))

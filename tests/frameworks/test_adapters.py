@@ -40,7 +40,7 @@ def model():
 
 
 def batches():
-    """Return nine batches; the loss of three is so large that the scale backs off five times."""
+    """Return nine batches; the first five overflow, so the scale backs off five times."""
     numbers = torch.Generator().manual_seed(1)
     return [
         (torch.randn(8, 4, generator=numbers), factor * torch.randn(8, 3, generator=numbers))

@@ -593,6 +593,7 @@ def test_delayed_unscaling_gives_the_same_step():
         backward(model(x).sum(), optimizer)
         optimizer.step()
         weights.append(model[3].weight.clone())
+    assert not torch.equal(weights[0].float(), small()[3].weight.half().float())
     torch.testing.assert_close(*weights, atol=0.0, rtol=2.0**-9)
 
 
@@ -736,6 +737,8 @@ def weight_after_a_step(level, lr, wrap=None):
 def test_an_optimizer_may_wrap_another(level):
     wrapped = weight_after_a_step(level, lr=0.5, wrap=Shrinking)
     plain = weight_after_a_step(level, lr=0.25)
+    # A step moves some weight by more than the tolerance.
+    assert (plain - small()[3].weight).abs().max() > 2.0**-7
     torch.testing.assert_close(wrapped, plain, atol=2.0**-11, rtol=2.0**-10)
 
 

@@ -1,7 +1,7 @@
 """Scripts after five tutorials of other frameworks, run with labkit's implementations.
 
-Each script in seed_texts is our own. It differs from its tutorial in the import alone, and compares
-each training with the same loop in torch alone. The names in NAMES are public: none is removed.
+Each script in seed_texts calls a framework as its tutorial does, but imports it from labkit. It
+compares each training with a loop in torch alone. The names in NAMES are public: none is removed.
 """
 
 import ast

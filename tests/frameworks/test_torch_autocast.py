@@ -192,13 +192,16 @@ def test_decorated_function_may_call_itself():
         """Multiply ones."""
         return torch.eye(2) @ (power(n - 1) if n else torch.eye(2))
 
-    def products():
-        yield A @ B
-
     assert power.__name__ == "power"
     assert power.__doc__ == "Multiply ones."
     assert power(3).dtype == torch.float16
     assert (A @ B).dtype == torch.float32
+
+
+def test_a_generator_that_torch_runs_uncast_is_refused():
+    def products():
+        yield A @ B
+
     (from_torchs,) = torch.autocast("cpu", torch.float16)(products)()
     # torch decorates a generator, but its region has closed when the generator runs.
     assert from_torchs.dtype == torch.float32

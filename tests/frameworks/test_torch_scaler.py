@@ -145,7 +145,8 @@ def test_scaler_without_cuda_warns_and_is_disabled(make, monkeypatch):
         UserWarning, match="GradScaler is enabled, but CUDA is not available.  Disabling."
     ) as seen:
         assert not make().is_enabled()
-    assert seen[0].filename == __file__, "the warning points at the line that made the scaler"
+    # The warning names the file that made the scaler.
+    assert seen[0].filename == __file__
 
 
 def test_disabled_scaler_changes_nothing(make_scaler):

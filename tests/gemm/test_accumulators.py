@@ -103,8 +103,8 @@ def numbers(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return operands a and b, and c, whose dot products cancel in half of the rows.
 
-    Their magnitudes spread over 2^-wide to 2^wide. In every second row products cancel in pairs,
-    and in every fourth one of them does so only nearly.
+    Their magnitudes spread over 2^-wide to 2^wide. In every second row products cancel in pairs; in
+    every fourth row, one of the pairs cancels only nearly.
     """
     g = torch.Generator().manual_seed(SEED)
 

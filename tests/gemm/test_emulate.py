@@ -170,9 +170,8 @@ def assert_same_as_the_reference(
 def test_every_spec_against_the_reference() -> None:
     for row, result in CASES:
         assert_same_as_the_reference(row, result, 450)
-    # Some of the pairs of two FP8 formats, with results in FP16; the slow test has all of them.
-    for row, result in MIXED[3:8:2]:
-        assert_same_as_the_reference(row, result, 200)
+    for row, result in MIXED:
+        assert_same_as_the_reference(row, result, 100)
 
 
 @pytest.mark.slow
@@ -448,12 +447,11 @@ def test_every_row_has_a_source_and_a_whole_instruction() -> None:
 
 def test_sums_of_a_block_are_exact_in_fp64() -> None:
     for row in ROWS:
-        # The proof in labkit/gemm/blocks.py needs (4L + 2) 2^F below 2^53, for L products and F
-        # fraction bits.
+        # The proof in labkit/gemm/blocks.py bounds a sum of L products with F fraction bits by
+        # (4L + 2) 2^F, and that by 2^33: FP64 represents whole numbers up to 2^53.
         largest = (2 - 2.0**-row.operands.significand_bits) ** 2 * row.block_length + 2
         assert largest * 2**row.fraction_bits <= row.sum_limit, row
-        # FP64 holds whole numbers up to 2^53.
-        assert row.sum_limit <= 2**34, row
+        assert row.sum_limit <= 2**33, row
 
 
 def test_worked_example_of_an_explanation() -> None:
@@ -492,9 +490,9 @@ def test_a_result_is_normalised_once_and_rounded_once() -> None:
 
 
 def test_explanation_has_the_result_of_the_emulator() -> None:
-    for row, result in [
-        (spec, result) for spec in ROWS for result in spec.results if spec.name != "H200"
-    ]:
+    # The rows of H200 are those of H100.
+    others = [spec for spec in ROWS if spec.name != "H200"]
+    for row, result in [(spec, result) for spec in others for result in spec.results]:
         # The last share of the cases has infinities and NaN, which `explain` refuses.
         a, b, c = (side[: -88 // len(MAKERS)] for side in cases(row, result, 88, seed=7))
         a = a[:, : row.block_length]

@@ -136,9 +136,10 @@ def test_attention_layers_in_training_and_evaluation() -> None:
     for module, args in ((layer, (x,)), (attention, (x, x, x))):
         exact = module(*args)
         half = module.half()
-        for mode in (half.train(), half.eval()):
-            with half_storage("cpu"), torch.set_grad_enabled(mode.training):
-                out = mode(*(t.half() for t in args))
+        for training in (True, False):
+            half.train(training)
+            with half_storage("cpu"), torch.set_grad_enabled(training):
+                out = half(*(t.half() for t in args))
             result, want = (out[0], exact[0]) if isinstance(out, tuple) else (out, exact)
             assert result.dtype == torch.float16
             # The layers round some ten numbers near 1 one after the other.
@@ -197,10 +198,17 @@ def test_layer_of_one_feature_has_all_its_gradients() -> None:
         x = torch.ones(2, 1, 1).half().requires_grad_()
         with half_storage("cpu"):
             layer(x)[0].sum().backward()
-            (slope,) = torch.autograd.grad(layer(x)[0].float().square().sum(), x, create_graph=True)
         assert all(
             p.grad is not None and p.grad.dtype == torch.float16 for p in layer.parameters()
         ), kind
+
+
+def test_second_derivative_of_a_recurrent_layer_is_refused() -> None:
+    for kind in CELLS:
+        layer = kind(1, 1).half()
+        x = torch.ones(2, 1, 1).half().requires_grad_()
+        with half_storage("cpu"):
+            (slope,) = torch.autograd.grad(layer(x)[0].float().square().sum(), x, create_graph=True)
         with pytest.raises(RuntimeError, match="once_differentiable"):
             slope.sum().backward()
 
@@ -333,7 +341,8 @@ def test_half_operations_equal_fp32_rounded_once() -> None:
             expected = cast(exact + exact_gradients, half)
             for a, b in zip(ours + our_gradients, expected, strict=True):
                 assert a.dtype == b.dtype, (op.full_name, dtype)
-                assert torch.equal(real(a).nan_to_num(), real(b).nan_to_num()), (
+                assert a.shape == b.shape, (op.full_name, dtype)
+                assert torch.allclose(real(a), real(b), rtol=0, atol=0, equal_nan=True), (
                     op.full_name,
                     dtype,
                 )
@@ -353,10 +362,12 @@ def test_an_operation_in_place_returns_its_argument() -> None:
 
 
 def test_operations_that_a_gpu_refuses_are_refused() -> None:
-    """There are no complex numbers of BF16, and neither CUDA nor a CPU inverts matrices in FP16."""
+    """There are no complex numbers of BF16, neither CUDA nor a CPU inverts matrices in FP16, and
+    CUDA refuses weights of a loss in another dtype than its input.
+    """
     with half_storage("cpu"), pytest.raises(RuntimeError, match="BFloat16"):
         torch.fft.fft(torch.ones(4).bfloat16())
     with half_storage("cpu"), pytest.raises(RuntimeError, match="Half"):
         torch.linalg.inv(torch.eye(2).half())
-    with half_storage("cpu"), pytest.raises((RuntimeError, NotImplementedError)):
+    with half_storage("cpu"), pytest.raises(NotImplementedError, match="Half"):
         F.multi_margin_loss(torch.ones(2, 3).half(), torch.tensor([0, 1]), weight=torch.ones(3))

@@ -128,10 +128,12 @@ def test_each_changed_bit_changes_a_digest() -> None:
     tensor = torch.randn(200)
     digest = sketch(tensor).digest
     for index in range(200):
-        for bit in (0, 12, 31):
+        for bit in range(32):
             changed = tensor.clone()
             changed.view(torch.int32)[index] ^= 1 << bit if bit < 31 else -(1 << 31)
-            assert sketch(changed).digest != digest, (index, bit)
+            # A changed exponent may make a signalling NaN, of which numpy warns.
+            with np.errstate(invalid="ignore"):
+                assert sketch(changed).digest != digest, (index, bit)
 
 
 def test_digests_distinguish_order_and_content_of_a_batch() -> None:
@@ -199,7 +201,9 @@ def test_steps_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     with watch(model, every=1, against_fp32_every=0).record(path):
         train(model, 30)
     found = Recording.load(path)
-    assert sum(len(step.sketches) for step in found.sampled) <= 200
+    sketches = [each for step in found.sampled for each in step.sketches.values()]
+    assert len(sketches) <= 200
+    assert sum(len(each.elements) for each in sketches) <= 3000
     sizes = [len(step.sketches["weights", "0.weight"].elements) for step in found.sampled]
     assert found.steps == 30
     assert sizes[0] == 48
@@ -268,7 +272,7 @@ def test_a_damaged_file_is_refused_or_reads_the_same(recorded: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["text", "pickle", "archive", "model", "later", "huge"])
 def test_a_foreign_file_is_refused_and_runs_nothing(
-    kind: str, tmp_path: Path, recorded: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "foreign.labkit"
     if kind == "text":
@@ -329,10 +333,11 @@ print(sum(p.sum().item() for p in first.parameters()))
 
 
 def recordings_of(script: str, folder: Path) -> list[Recording]:
-    """Return the recordings of the models of a script, in the order of their numbers."""
+    """Return the recordings of the one or two models of a script, in the order of their numbers."""
     (folder / "train.py").write_text(script)
     words = ["--every", "1", "--folder", str(folder / "seen"), "--record"]
     assert main(["watch", *words, str(folder / "run.labkit"), str(folder / "train.py")]) == 0
+    # run.labkit sorts behind run-2.labkit.
     return [Recording.load(path) for path in sorted(folder.glob("run*.labkit"), reverse=True)]
 
 
@@ -366,6 +371,7 @@ def test_recordings_have_their_numbers_in_every_run(tmp_path: Path) -> None:
 def test_optimizers_of_earlier_trainings_are_not_recorded(tmp_path: Path) -> None:
     earlier = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
     assert len(recordings_of(SCRIPT, tmp_path)) == 2
+    # This use keeps the optimizer alive until here.
     assert earlier.param_groups
 
 

@@ -57,17 +57,23 @@ def test_safe_scales_of_a_run_have_finite_gradients() -> None:
 
 
 def test_more_scale_loses_less_and_overflows_more() -> None:
-    taken = gradient_snapshot(TrainingRun(TASKS["digits"], "FP16"))
+    taken = gradient_snapshot(TrainingRun(TASKS["segmentation_small"], "FP16"))
     found = scale_map([taken])
     assert (np.diff(found.lost) <= 0).all()
     assert (np.diff(found.overflowing) >= 0).all()
+    # From 2^0 to 2^40, most small gradients appear, and large ones overflow.
+    assert found.lost[0, 0] > 0.5
+    assert found.lost[0, -1] < 0.01
+    assert found.overflowing[0, 0] == 0
+    assert found.overflowing[0, -1] > 0.01
 
 
 def test_bf16_has_a_wider_window() -> None:
     taken = gradient_snapshot(TrainingRun(TASKS["segmentation_small"], "FP16"))
     fp16, bf16 = (scale_map([taken], format=format).safe().sum() for format in ("FP16", BF16))
+    # All 41 scales of a map, 2^0 to 2^40, are safe in BF16.
     assert bf16 == 41
-    assert fp16 < 41
+    assert 0 < fp16 < 41
 
 
 def test_a_step_whose_gradients_are_all_zero_loses_nothing() -> None:

@@ -100,10 +100,11 @@ def test_exit_prints_what_python_would_print(tmp_path, capsys, code, status, pri
     assert capsys.readouterr().err == printed
 
 
-def test_invalid_arguments_end_the_command_with_2(tmp_path, capsys):
+def test_invalid_arguments_end_the_command_with_2(script, tmp_path, capsys):
     assert main(["watch", str(tmp_path / "none.py")]) == 2
     assert "there is no script at" in capsys.readouterr().err
-    assert main(["watch", "--every", "0", str(tmp_path / "none.py")]) == 2
+    assert main(["watch", "--every", "0", str(script), "1"]) == 2
+    assert "every" in capsys.readouterr().err
 
 
 def test_a_script_without_a_model_says_so(tmp_path, capsys):

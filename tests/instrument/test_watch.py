@@ -343,7 +343,7 @@ def test_a_run_without_gradients_or_steps_is_reported():
     with watch(model, every=1) as w:
         model(X)
     assert "No optimizer of this model stepped" in str(w.report())
-    assert "nothing wrong" not in str(w.report())
+    assert "Nothing wrong was found" not in str(w.report())
 
 
 def test_two_watches_observe_the_same():

@@ -160,7 +160,7 @@ def test_tf32_trains_as_well_as_fp32() -> None:
     assert TrainingRun(task, RECIPES["TF32"]).step().underflow == 0
 
 
-def test_a_record_has_the_arithmetic_of_its_products(tmp_path: Path) -> None:
+def test_a_record_has_the_arithmetic_of_its_products() -> None:
     fp32, tf32 = (train(CNN, RECIPES[name], steps=1) for name in ("FP32", "TF32"))
     switches = ("FP32 matmul", "FP32 conv", "FP32 rnn")
     assert {fp32.arithmetic[name] for name in switches} == {"ieee"}

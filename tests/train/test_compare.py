@@ -247,14 +247,11 @@ def test_underflow_does_not_harm_some_tasks() -> None:
 def test_pure_fp16_with_adam_breaks() -> None:
     """In FP16, Adam's epsilon of 1e-8 is 0, and so are the squares of small gradients.
 
-    Updates that are divided by their sum are inf or NaN.
+    Updates that are divided by their sum are inf or NaN, and so is the loss at the end.
     """
     tasks = ("digits_cnn", "autoencoder", "char_lstm", "gpt", "unet", "gauss_conv")
     for task, seed in itertools.product(tasks, SEEDS):
-        record = recorded(task, "O3", seed)
-        if math.isfinite(record.final_loss):
-            fp32 = recorded(task, "FP32", seed)
-            assert record.metric < fp32.metric - 0.1, (task, seed)
+        assert not math.isfinite(recorded(task, "O3", seed).final_loss), (task, seed)
 
 
 def test_autocast_and_masters_are_worse_than_fp32_on_no_task() -> None:

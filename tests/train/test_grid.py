@@ -259,7 +259,7 @@ def test_a_record_has_its_steps_per_second(tmp_path: Path) -> None:
     assert 0 < alone.step_seconds < alone.seconds
     assert alone.steps_per_second == pytest.approx(1 / alone.step_seconds)
     assert load(alone.save(tmp_path / "run.json")).step_seconds == alone.step_seconds
-    # Times are not compared: two runs with equal results are equal.
+    # The time of a step is not compared.
     assert replace(alone, step_seconds=1.0) == alone
 
 

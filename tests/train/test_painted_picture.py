@@ -54,7 +54,6 @@ def runs(recipe: str) -> list[RunRecord]:
 def test_without_a_scale_nothing_is_painted_on_any_seed() -> None:
     for fp32, fp16 in zip(runs("FP32"), runs("FP16"), strict=True):
         assert fp32.metric > 0.95, fp32.seed
-        assert 0.95 > 0.06, fp32.seed
         assert fp16.metric < 0.06, fp32.seed
         assert fp32.metric - fp16.metric > DIFFERENCE
         assert relative_loss(fp16.final_loss) - relative_loss(fp32.final_loss) > DIFFERENCE
@@ -164,7 +163,6 @@ def test_a_picture_of_perfect_outputs_is_the_target() -> None:
             perfect = torch.nn.functional.one_hot(targets, 3).movedim(-1, 1).float()
         assert to_picture(task.drawing.outputs(perfect)) == wanted, name
         assert shades(wanted).max() > 0.8, name
-        assert 0.8 > 0.3, name
         assert shades(wanted).min() < 0.3, name
 
 
@@ -178,7 +176,6 @@ def test_the_painted_picture_approaches_the_target() -> None:
             assert [picture.step for picture in pictures] == list(range(0, 1001, 100))
             errors[recipe] = [abs(shades(picture) - shades(wanted)).mean() for picture in pictures]
         assert errors["FP32"][-1] < 0.06, seed
-        assert 0.06 < 0.15, seed
         assert min(errors["FP16"]) > 0.15, seed
 
 

@@ -383,10 +383,12 @@ def test_gradients_and_updates_equal_plain_torch():
             gradient = torch.cat([module.weight.grad.flatten(), module.bias.grad.flatten()])
             assert tensor.elements == gradient.numel()
             assert tensor.largest == pytest.approx(factor * gradient.abs().max().item(), rel=1e-4)
-            assert stage == "step" or tensor.zeros == int((gradient == 0).sum())
+            # Of updates, those that rounding swallows are zeros as well.
+            if stage != "step":
+                assert tensor.zeros == int((gradient == 0).sum())
     unscaled, scaled = step.stages[STAGES.index("loss")].tensors
     assert scaled.largest == 1024 * step.loss
-    assert 1024 * unscaled.largest == 1024 * step.loss
+    assert unscaled.largest == step.loss
 
 
 def test_stages_of_a_step_have_the_dtypes_of_the_recipe():

@@ -17,10 +17,8 @@ from labkit.train.data import CHARACTERS, noisy_digits, shapes, small_targets, t
 from labkit.train.tasks import character_accuracy, next_character, r2
 
 
-def test_every_task_takes_a_step_in_every_precision() -> None:
-    for task, recipe in itertools.product(
-        set(TASKS) - {"segmentation", "fine_tuning"}, ("FP16 dynamic", "O1", "TF32")
-    ):
+def test_every_task_takes_a_finite_step() -> None:
+    for task, recipe in itertools.product(TASKS, ("FP16 dynamic", "O1", "TF32")):
         record = train(TASKS[task], RECIPES[recipe], steps=1, measure_every=0)
         assert all(math.isfinite(step.loss) for step in record.steps), (task, recipe)
         assert 0 <= record.metric <= 1, (task, recipe)
@@ -39,7 +37,6 @@ def test_shapes_are_brighter_than_the_ground() -> None:
         scene.train_inputs[:, 0][(scene.train_targets > 0) == shape] for shape in (True, False)
     )
     assert inside.mean() > 0.6
-    assert 0.6 > 0.1
     assert outside.mean().abs() < 0.1
     # Training pictures follow from the seed alone.
     assert torch.equal(scene.train_inputs, shapes(train=40, test=2).train_inputs)

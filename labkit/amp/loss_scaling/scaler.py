@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Integral
 
 from labkit.formats.arguments import require_kind
@@ -76,6 +76,7 @@ class ScalerConfig:
         restart_on_inf: if False, an overflow does not reset the count of clean steps.
 
     Raises:
+        TypeError: a value that must be True or False is neither.
         ValueError: a value is out of its range; the message names the range.
     """
 
@@ -93,6 +94,14 @@ class ScalerConfig:
     restart_on_inf: bool = True
 
     def __post_init__(self) -> None:
+        for name in (
+            "dynamic",
+            "skip_on_inf",
+            "consecutive_hysteresis",
+            "steps_at_floor",
+            "restart_on_inf",
+        ):
+            require_kind(getattr(self, name), bool, name, "Pass True or False.")
         _require_scale("init_scale", self.init_scale)
         _require_between("growth_factor", self.growth_factor, 1, math.inf, "more than 1")
         _require_between("backoff_factor", self.backoff_factor, 0, 1, "between 0 and 1")
@@ -115,6 +124,17 @@ class ScalerConfig:
             raise ValueError(
                 "a dynamic scaler must check for inf: set skip_on_inf=True, or dynamic=False"
             )
+        self._convert_numpy_values()
+
+    def _convert_numpy_values(self) -> None:
+        """Replace numbers and booleans of numpy by Python's; torch.load refuses those of numpy."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(field.default, bool):
+                value = bool(value)
+            elif type(value) is not int:
+                value = float(value) if isinstance(value, float) else int(value)
+            object.__setattr__(self, field.name, value)
 
 
 @dataclass(frozen=True)
@@ -137,6 +157,9 @@ class ScalerState:
 
     def __post_init__(self) -> None:
         _require_scale("scale", self.scale)
+        # torch.load refuses a checkpoint with a float of numpy, which is a float as well
+        if type(self.scale) not in (int, float):
+            object.__setattr__(self, "scale", float(self.scale))
         for name in ("growth_tracker", "hysteresis_tracker"):
             count = getattr(self, name)
             _require_count(name, count, 0)

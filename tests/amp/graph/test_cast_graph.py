@@ -113,7 +113,7 @@ def leaves(out: Any) -> list[Tensor]:
 def steps(
     call: Callable[..., Any], model: nn.Module, batches: list[Tensor], format: Format
 ) -> list[list[Tensor]]:
-    """Outputs, loss, gradients and buffers of each of some training steps."""
+    """Return outputs, loss, gradients and buffers of each training step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     tensors_of_steps = []
     for number, batch in enumerate(batches):
@@ -456,7 +456,7 @@ class CountsItsCalls(nn.Linear):
 
 
 @pytest.mark.filterwarnings("ignore:no graph of this network")
-def test_a_model_that_changes_in_each_call_is_not_traced_for_ever() -> None:
+def test_a_model_that_changes_in_each_call_is_not_traced_forever() -> None:
     graph = CastGraph(CountsItsCalls(4, 4), FP16)
     for _ in range(3 * TRIES):
         with autocast():
@@ -716,7 +716,18 @@ def test_graph_outside_of_autocast_calls_the_network() -> None:
     x = torch.ones(2, 8)
     for number in range(3):
         step(graph, model, x, number)
+    assert graph.decided.run is not None
     assert graph(x).dtype is torch.float32
+
+
+def test_graph_under_a_listener_reports_each_operation() -> None:
+    """A graph runs no operation of autocast, so under a listener the network itself is called."""
+    model = nn.Linear(8, 8)
+    graph = CastGraph(model, FP16)
+    x = torch.ones(2, 8)
+    for number in range(3):
+        step(graph, model, x, number)
+    assert graph.decided.run is not None
     events: list[object] = []
     with half_storage("cpu"), autocast(listen=events.append):
         graph(x)
@@ -742,7 +753,8 @@ def test_graph_runs_under_a_mode_that_intercepts_no_operation() -> None:
             model.zero_grad()
             with half_storage("cpu"), autocast(), Scales():
                 graph(torch.ones(4, 8)).float().sum().backward()
-            assert (model.bias.grad == 4 * 8).all(), "a sum over four rows, times the scale"
+            # A sum over four rows, times the scale of 8.
+            assert (model.bias.grad == 4 * 8).all()
         assert (graph.decided.run is not None) is not intercepts_operations
 
 

@@ -167,12 +167,17 @@ test_eq(
     [list(pg[0].grad) for pg in master_pf],
 )
 
-learn.opt.params = master_p
+before = [p.detach().clone() for pg in master_p for p in pg]
+learn.opt.param_lists = master_p
 learn.opt.step()
+moved = [p for pg in master_p for p in pg]
+assert not any(torch.equal(b, p) for b, p in zip(before, moved, strict=True))
 to_model_params(model_p, master_p)
 test_close([p.float() for pg in model_p for p in pg], [p for pg in master_p for p in pg], eps=1e-3)
-learn.opt.params = master_pf
+before = [pg[0].detach().clone() for pg in master_pf]
+learn.opt.param_lists = master_pf
 learn.opt.step()
+assert not any(torch.equal(b, pg[0]) for b, pg in zip(before, master_pf, strict=True))
 to_model_params(model_pf, master_pf, flat_master=True)
 test_close(
     [p.float().squeeze() for pg in model_pf for p in pg],
@@ -317,13 +322,13 @@ learn.opt_func = partial(SGD, mom=0.9)
 learn.to_non_native_fp16()
 learn.freeze()
 learn.create_opt()
-init_ps = [p for pg in learn.opt.param_groups for p in pg]
+init_ps = [p for pg in learn.opt.param_groups for p in pg["params"]]
 frozen = [p.detach().clone() for p in learn.model[0].parameters()]
 learn.fit(3)
-final_ps = [p for pg in learn.opt.param_groups for p in pg]
+final_ps = [p for pg in learn.opt.param_groups for p in pg["params"]]
 for p1, p2 in zip(init_ps, final_ps, strict=True):
     test_is(p1, p2)
-# the first group has no state because it is not trained
+# the first group has no averages, because it is not trained
 test_eq([learn.opt.state[p] for p in learn.opt.param_lists[0]], [{}, {"do_wd": False}])
 for p in learn.opt.param_lists[1]:
     assert "grad_avg" in learn.opt.state[p]
@@ -445,7 +450,8 @@ fp16, learn = trained(lambda learn: learn.to_fp16(init_scale=2.0**20))
 losses_fall(learn)
 test_eq(fp16, repeated(native))
 test_eq(learn.scaler.get_scale(), native.scaler.get_scale())
-assert len(learn.mixed_precision.scales) < 30, "some steps were skipped"
+# of 30 steps, some were skipped
+assert len(learn.mixed_precision.scales) < 30
 assert any(a.item() != b.item() for a, b in zip(fp16, fp32, strict=True))
 
 by_hand = MastersStep(2.0**24)
