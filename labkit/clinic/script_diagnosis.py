@@ -78,7 +78,10 @@ class ScriptDiagnosis(Diagnosis):
     def _summary(self) -> Finding:
         if self.attempts or not self.forward_passes:
             return super()._summary()
-        ran = f"{self.forward_passes} forward passes were run, and no optimizer stepped"
+        passes = "1 forward pass was run"
+        if self.forward_passes > 1:
+            passes = f"{self.forward_passes} forward passes were run"
+        ran = f"{passes}, and no optimizer stepped"
         return Finding("forward passes", Status.OK, ran)
 
     def next_step(self) -> None:

@@ -242,7 +242,10 @@ NOT_ON_A_CPU = {"cudnn_convolution", "cudnn_convolution_transpose", "einsum"}
 def explicit(group: str, function: Callable[..., Any], kwargs: Any, *args: Any) -> Any:
     """Call a function with explicit casts: to FP16 in groups of fp16, to FP32 in all others."""
     to = torch.float16 if group.endswith("fp16") else torch.float32
-    cast = lambda t: t.to(to) if t.is_floating_point() else t  # noqa: E731
+
+    def cast(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(to) if tensor.is_floating_point() else tensor
+
     return function(*tree_map_only(torch.Tensor, cast, args), **kwargs)
 
 
@@ -253,7 +256,10 @@ def with_gradients(
 
     Where torch raises an error, return the name of its type instead.
     """
-    leaf = lambda t: t.clone().requires_grad_() if t.is_floating_point() else t  # noqa: E731
+
+    def leaf(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clone().requires_grad_() if tensor.is_floating_point() else tensor
+
     args = tree_map_only(torch.Tensor, leaf, args)
     leaves = [t for t in tree_leaves(args) if isinstance(t, torch.Tensor) and t.requires_grad]
     try:
@@ -320,6 +326,12 @@ class Stored(torch.autograd.Function):
         return round_tensor(gradient, ctx.gradients), None, None
 
 
+def stored_in(values: Format, gradients: Format, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with its values and its gradients as these formats store them."""
+    result: torch.Tensor = Stored.apply(tensor, values, gradients)
+    return result
+
+
 def test_an_emulated_format_equals_rounding_written_out() -> None:
     for format, gradients in ((E4M3, None), (E4M3, E5M2), (E5M2, None), (TF32, None), (FP16, BF16)):
         torch.manual_seed(0)
@@ -335,9 +347,9 @@ def test_an_emulated_format_equals_rounding_written_out() -> None:
             loss = F.mse_loss(y.softmax(-1), target)
         ours = torch.autograd.grad(loss, parameters)
 
-        s = lambda t, row=(format, gradients or format): Stored.apply(t, *row)  # noqa: E731
-        hidden = F.relu(s(F.linear(s(x), s(first.weight), s(first.bias))))
-        z = s(F.linear(s(hidden), s(second.weight), s(second.bias)))
+        stored = partial(stored_in, format, gradients or format)
+        hidden = F.relu(stored(F.linear(stored(x), stored(first.weight), stored(first.bias))))
+        z = stored(F.linear(stored(hidden), stored(second.weight), stored(second.bias)))
         want = torch.autograd.grad(F.mse_loss(z.softmax(-1), target), parameters)
 
         assert y.dtype == torch.float32

@@ -234,7 +234,7 @@ def test_checkpoint_of_an_engine_made_otherwise_is_refused() -> None:
         assert all(map(torch.equal, before, engine.weights.master_weights)), expected
 
 
-def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_checkpoint_is_refused(tmp_path: Path) -> None:
     whole = save_checkpoint(tmp_path / "whole", engine_for(RECIPES["O2"])).read_bytes()
     unreadable = "is not a checkpoint, or was cut short: torch cannot read it"
     plain = io.BytesIO()
@@ -434,7 +434,8 @@ def test_a_killed_process_leaves_a_complete_checkpoint(tmp_path: Path) -> None:
         assert last_reported <= newest <= last_reported + 1
         assert (bundle["model"]["weight"] == newest).all()
         # A killed write leaves a temporary file, which the next one deletes.
-        interruptions += len(list(tmp_path.iterdir())) > 1
+        if len(list(tmp_path.iterdir())) > 1:
+            interruptions += 1
         written_before = newest
     assert interruptions, "no kill interrupted a write, so the test shows nothing"
 

@@ -165,9 +165,7 @@ def extended_norm(tensors: list[Tensor], norm_type: float) -> np.longdouble:
 
 
 @pytest.mark.parametrize("norm_type", [1.0, 2.0, 3.0, 10.0, math.inf])
-def test_clipping_equals_extended_precision(
-    norm_type: float,
-) -> None:
+def test_clipping_equals_extended_precision(norm_type: float) -> None:
     generator = torch.Generator().manual_seed(0)
     for size in (1e-40, 1e-30, 1e-20, 1e-3, 1.0, 1e10, 1e20, 1e30, 3e38):
         shapes = ((40, 3), (1,), (0,), (500,))

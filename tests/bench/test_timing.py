@@ -411,7 +411,7 @@ def test_a_record_of_all_kinds_of_cases_has_a_line_for_each(record):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "labkit.run/1"}'])
-def test_a_text_that_is_no_record_is_refused(text):
+def test_a_text_that_is_not_a_record_is_refused(text):
     with pytest.raises(ValueError, match="expected a record of a sweep"):
         from_json(text)
 

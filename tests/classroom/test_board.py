@@ -117,7 +117,7 @@ def test_the_leader_board_comes_from_graded_rows(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_that_a_learner_wrote_is_no_leader_board(tmp_path: Path) -> None:
+def test_a_file_that_a_learner_wrote_is_not_a_leader_board(tmp_path: Path) -> None:
     (tmp_path / "own.json").write_text(
         '{"schema": "labkit.leader_board/1", "name": "eve", "points": 24}'
     )

@@ -71,7 +71,7 @@ def test_equal_answers_are_listed_with_their_learners() -> None:
     assert [found[:2] for found in equal_answers(rows)] == [("ada, bob", ID)]
 
 
-def test_what_a_third_of_the_class_writes_is_no_hint() -> None:
+def test_what_a_third_of_the_class_writes_is_not_a_hint() -> None:
     rows = [row(f"learner{n}", "", 8, text=LONG) for n in range(4)]
     others = [row(f"other{n}", "", 8, text=LONG.replace("total", f"t{n}")) for n in range(6)]
     assert equal_answers([*rows, *others]) == []

@@ -63,7 +63,7 @@ def test_an_extension_and_free_days_are_one_learners(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cell", ["tomorrow,", ",many", ",-3"])
-def test_an_extension_that_is_no_date_names_its_learner(cell: str, tmp_path: Path) -> None:
+def test_an_extension_that_is_not_a_date_names_its_learner(cell: str, tmp_path: Path) -> None:
     roster = read_roster(put(tmp_path / "r.csv", f"name,due,late_days\nada,{cell}\n"))
     with pytest.raises(ValueError, match="the roster's line of ada: expected a date"):
         extensions_in(roster, ["ada"])

@@ -299,8 +299,11 @@ def test_scale_reset_after_each_skip_is_a_fault() -> None:
     def make() -> Case:
         net = torch.nn.Linear(20, 5)
         opt = torch.optim.SGD(net.parameters(), lr=0.1)
-        again = lambda: case.scaler.update(2.0**40)  # noqa: E731
-        case = usual(net, opt, classify(net), blobs(12), then=again, init_scale=2.0**40)
+
+        def reset() -> None:
+            case.scaler.update(2.0**40)
+
+        case = usual(net, opt, classify(net), blobs(12), then=reset, init_scale=2.0**40)
         return case
 
     (first, *_) = examined(make, steps=12).findings
@@ -359,7 +362,7 @@ def test_missing_division_by_the_scale_is_a_fault() -> None:
         assert found.where.startswith("test_diagnose.py:")
 
 
-def test_manual_division_by_the_scale_is_no_fault() -> None:
+def test_manual_division_by_the_scale_is_not_a_fault() -> None:
     def replace_gradients(net: nn.Module, scale: float) -> None:
         for parameter in net.parameters():
             parameter.grad = parameter.grad / scale
@@ -369,7 +372,7 @@ def test_manual_division_by_the_scale_is_no_fault() -> None:
         assert not report.findings[:-1], report
 
 
-def test_a_factor_that_is_no_loss_scale_is_no_fault() -> None:
+def test_a_factor_that_is_not_a_loss_scale_is_not_a_fault() -> None:
     in_fp32 = partial(manually_scaled, 1024.0, clip_only, autocast=False, lr=1e-5)
     # A factor of 3 is the weight of a loss, and no scale against underflow.
     weighted = partial(manually_scaled, 3.0, clip_only)
@@ -377,7 +380,7 @@ def test_a_factor_that_is_no_loss_scale_is_no_fault() -> None:
         assert not examined(make, steps=4).findings[:-1]
 
 
-def test_division_in_hooks_is_no_fault() -> None:
+def test_division_in_hooks_is_not_a_fault() -> None:
     def divided_by_hooks(of_optimizer: bool) -> Case:
         case = manually_scaled(1024.0, lambda *_: None)
         if of_optimizer:

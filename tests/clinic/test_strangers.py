@@ -86,7 +86,7 @@ def test_gradients_that_are_all_zero_are_a_fault() -> None:
     assert zero_gradients(1e-4) == ["all gradients are zero"]
 
 
-def test_gradients_that_are_not_zero_are_no_fault() -> None:
+def test_gradients_that_are_not_zero_are_not_a_fault() -> None:
     assert zero_gradients(1.0) == []
 
 

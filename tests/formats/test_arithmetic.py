@@ -58,8 +58,9 @@ def reference_rounding(exact, format, rounding=Rounding.NEAREST_EVEN):
         return 0.0
     bias = 2 ** (format.exponent_bits - 1) - 1
     exponent = abs(exact.numerator).bit_length() - exact.denominator.bit_length()
-    # After this line, 2^exponent <= |exact| < 2^(exponent + 1).
-    exponent -= Fraction(2) ** exponent > abs(exact)
+    # After this step, 2^exponent <= |exact| < 2^(exponent + 1).
+    if Fraction(2) ** exponent > abs(exact):
+        exponent -= 1
     spacing = Fraction(2) ** (max(exponent, 1 - bias) - format.significand_bits)
     down = exact // spacing
     # Python's round takes halves to even.
@@ -248,7 +249,7 @@ def test_results_overflow_as_rounding_does():
     assert multiply(6.0, 6.0, E2M1).value == 6
 
 
-def test_operands_that_are_no_values_of_the_format_are_refused():
+def test_operands_that_are_not_values_of_the_format_are_refused():
     with pytest.raises(ValueError, match=r"0\.0001 is not a value of FP16"):
         add(1.0, 0.0001, FP16)
     with pytest.raises(ValueError, match="random_bits"):

@@ -356,7 +356,7 @@ def test_numba_equals_numpy_for_any_shape(
 
 @needs_numba
 @pytest.mark.parametrize("length", [1, 2, 3, 6])
-def test_block_lengths_that_are_no_multiple_of_four(
+def test_block_lengths_that_are_not_multiples_of_four(
     monkeypatch: pytest.MonkeyPatch, length: int
 ) -> None:
     # The loop takes four products at a time, which must not read beyond the end of a block.
@@ -382,9 +382,7 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.array_equal(by_numba, by_numpy)
 
 
-def test_without_numba_numpy_is_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_numba_numpy_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     ones = np.ones((1, 5))
     # None makes an import fail, as if numba were not installed.
     monkeypatch.setitem(sys.modules, "numba", None)
@@ -545,6 +543,6 @@ def test_invalid_explanations_are_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.int32, torch.bool])
-def test_operands_that_are_no_floats_are_refused(dtype: torch.dtype) -> None:
+def test_operands_that_are_not_floats_are_refused(dtype: torch.dtype) -> None:
     with pytest.raises(TypeError, match=f"array of floats for A, got {dtype}"):
         emulate(torch.ones(2, 2, dtype=dtype), torch.ones(2, 2).half(), None, SPECS["H100"])

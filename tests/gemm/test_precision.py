@@ -98,9 +98,7 @@ def inherited() -> None:
 
 
 @pytest.mark.parametrize("prepare", [lambda: None, old_api, new_api, both_apis, inherited])
-def test_switches_of_either_api_are_restored(
-    prepare: Callable[[], None],
-) -> None:
+def test_switches_of_either_api_are_restored(prepare: Callable[[], None]) -> None:
     prepare()
     before = switches(), legacy()
     for precision in ("ieee", "tf32"):

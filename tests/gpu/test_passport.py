@@ -249,7 +249,7 @@ def test_worked_example_of_the_simulated_t4(capsys: pytest.CaptureFixture[str]) 
     assert "  O1 " in printed.partition("Host waits of a step")[2]
 
 
-def test_a_file_that_is_no_passport_is_refused(
+def test_a_file_that_is_not_a_passport_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "p.jsonl"

@@ -121,7 +121,7 @@ def test_an_answer_comes_back_where_no_work_is_and_only_there(ask, folder: Path)
     assert (folder / "00_start.ipynb").read_bytes() == before
 
 
-def test_a_starter_is_no_work_and_what_was_begun_in_it_is() -> None:
+def test_a_starter_is_not_work_and_what_was_begun_in_it_is() -> None:
     """Half an answer, a helper or a comment is not overwritten, even if the starter's last line is
     still there.
     """

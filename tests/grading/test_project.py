@@ -60,7 +60,7 @@ def test_a_recipe_comes_back_as_it_was() -> None:
         assert recipe_of(off_the_wire(recipe)) == replace(recipe, name="yours")
 
 
-def test_what_is_no_recipe_is_refused_in_words() -> None:
+def test_what_is_not_a_recipe_is_refused_in_words() -> None:
     class Liar(Recipe):
         """A recipe that is equal to everything."""
 

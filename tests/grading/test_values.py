@@ -297,7 +297,7 @@ def test_the_smallest_numbers_around_zero_are_two_ulps_apart() -> None:
     assert difference(smallest, -smallest, ulps=1) is not None
 
 
-def test_infinity_is_no_number_of_ulps_away() -> None:
+def test_infinity_is_not_a_number_of_ulps_away() -> None:
     largest = torch.tensor([65504.0]).half()
     assert difference(largest, torch.tensor([math.inf]).half(), ulps=100) is not None
 

@@ -105,7 +105,7 @@ def test_a_file_of_the_lab_or_of_torch_is_a_library(module: object) -> None:
     assert is_library(inspect.getsourcefile(module))
 
 
-def test_a_file_of_the_standard_library_is_no_library_of_the_lab() -> None:
+def test_a_file_of_the_standard_library_is_not_of_the_lab() -> None:
     assert not is_library(inspect.getsourcefile(dataclasses))
 
 
@@ -144,7 +144,7 @@ def test_line_of_a_package_names_the_users_line(tmp_path: Path) -> None:
     assert names["forward"](line_of_user) == f"models/attention.py:3 (called at {HERE}:{line})"
 
 
-def test_a_frame_of_the_standard_library_is_no_users_line() -> None:
+def test_a_frame_of_the_standard_library_is_not_a_users_line() -> None:
     found: list[str | None] = []
     with contextlib.ExitStack() as stack:
         # Frame 1, the caller of the lambda, is in contextlib.

@@ -327,7 +327,7 @@ def test_a_report_of_an_invalid_scale_is_shown(scale, sampled):
     assert "Nothing wrong was found" in report._repr_html_()
 
 
-def test_a_file_that_is_no_report_is_refused(tmp_path):
+def test_a_file_that_is_not_a_report_is_refused(tmp_path):
     for content in (b"not json", b"[]", b"{}", b'{"watched": 1}', b'{"watched": [1]}', b"\xff\xfe"):
         (tmp_path / "report.json").write_bytes(content)
         with pytest.raises(ValueError, match="expected a report of a watch"):
@@ -411,7 +411,7 @@ def test_unusual_parameters_are_counted_and_replayed():
             assert "casts in a step" not in str(report)
 
 
-def test_a_bias_before_a_batch_norm_is_no_finding():
+def test_a_bias_before_a_batch_norm_is_not_a_finding():
     """Its gradient is zero but for rounding errors."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 4))

@@ -229,7 +229,7 @@ def test_finding_names_the_line_to_repair():
             assert text in report._repr_html_()
 
 
-def test_clipping_after_unscaling_is_no_finding():
+def test_clipping_after_unscaling_is_not_a_finding():
     def unscale_and_clip(model, optimizer, scaler):
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), 0.01)
@@ -245,8 +245,10 @@ def test_steps_skipped_by_labkit_are_counted(by) -> None:
     for taken, factors in ((8, [float("inf"), 1.0, 1.0] * 4), (0, [float("inf")] * 12)):
         model = network()
         sgd = partial(torch.optim.SGD, lr=0.1)
-        loss_of = lambda factor, model=model: cross_entropy(model(X), Y) * factor  # noqa: E731
         engine = Engine(model, sgd, RECIPES["O1"])
+
+        def loss_of(factor, model=model):
+            return cross_entropy(model(X), Y) * factor
 
         def step(factor, engine=engine):
             engine.zero_grad()
@@ -312,7 +314,10 @@ def small(factor: float, inputs: float, scale: float | None) -> Case:
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
     batches = [(inputs * torch.randn(256, 8), torch.randint(3, (256,))) for _ in range(5)]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loss_of = lambda batch: cross_entropy(model(batch[0]), batch[1]) * factor  # noqa: E731
+
+    def loss_of(batch):
+        return cross_entropy(model(batch[0]), batch[1]) * factor
+
     return usual(
         model, optimizer, loss_of, batches, init_scale=scale or 1.0, enabled=scale is not None
     )

@@ -176,7 +176,7 @@ def test_a_labkit_that_is_not_installed_is_bad():
     hold(finding, Status.BAD, "pip install -e .")
 
 
-def test_a_distribution_listed_twice_is_no_other_labkit():
+def test_a_distribution_listed_twice_is_not_another_labkit():
     assert not list(check.other_labkit(["fp16-lab", "fp16-lab"]))
 
 

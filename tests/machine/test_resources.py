@@ -40,7 +40,7 @@ def test_the_quota_of_the_first_version_of_cgroups_counts(first_version: Path) -
     assert usable_cores(cgroup=first_version.parent) == 1
 
 
-def test_minus_one_is_no_quota_in_the_first_version(first_version: Path) -> None:
+def test_minus_one_is_not_a_quota_in_the_first_version(first_version: Path) -> None:
     cores = usable_cores(cgroup=first_version.parent / "missing")
     (first_version / "cpu.cfs_quota_us").write_text("-1\n")
     assert usable_cores(cgroup=first_version.parent) == cores

@@ -267,7 +267,7 @@ def test_a_notebook_saved_without_widgets_is_read_as_it_is(manager: Any) -> None
     assert read(manager)[0]["data"] == {VIEW: {"model_id": "a"}}
 
 
-def test_what_is_no_notebook_or_has_no_content_is_read_as_it_is(manager: Any) -> None:
+def test_what_has_no_notebook_is_read_as_it_is(manager: Any) -> None:
     saved(manager, notebook(["lost"], {}))
     Path(manager.root_dir, "text.md").write_text("text")
     for path, options in (("a.ipynb", {"content": False}), ("", {}), ("text.md", {})):

@@ -33,7 +33,7 @@ def test_the_body_computes_what_the_function_does(function, arguments) -> None:
     assert torch.equal(body_of(function)(*arguments), function(*arguments))
 
 
-def test_a_method_of_a_tensor_is_no_composite() -> None:
+def test_a_method_of_a_tensor_is_not_a_composite() -> None:
     assert not is_composite(torch.Tensor.unflatten)
 
 

@@ -30,7 +30,7 @@ def test_the_picture_of_a_formula_has_its_text():
     ["`$x$`", "```\n$x$\n```", "it costs $5 or $6", r"\$x\$", "$ $", "$$ $$"],
     ids=["code", "block of code", "prices", "escaped", "a blank", "a block of a blank"],
 )
-def test_text_with_dollars_that_is_no_formula_is_unchanged(text):
+def test_text_with_dollars_that_is_not_a_formula_is_unchanged(text):
     assert typeset(text) == text
 
 

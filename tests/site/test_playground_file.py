@@ -123,7 +123,7 @@ def test_the_best_settings_stay_in_the_browser(opened: Callable[..., Any]) -> No
     assert page.locator(".pg-count").inner_text() == "step 0"
 
 
-def test_a_turned_knob_is_no_entry_of_the_best_list(opened: Callable[..., Any]) -> None:
+def test_a_turned_knob_is_not_an_entry_of_the_best_list(opened: Callable[..., Any]) -> None:
     page = opened("#scene=targets&recipe=FP16+no+master&log2_scale=16&step=100")
     page.get_by_text("step 100", exact=True).wait_for()
     page.get_by_label("optimizer state").select_option("FP16")

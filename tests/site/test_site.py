@@ -315,7 +315,7 @@ def test_the_index_begins_with_the_playground(site: Path, browser: Any) -> None:
         page.wait_for_function("() => location.hash.includes('recipe=O1')")
 
 
-def test_a_place_of_the_index_is_no_setting(site: Path, browser: Any) -> None:
+def test_a_place_of_the_index_is_not_a_setting(site: Path, browser: Any) -> None:
     with visit(browser, f"{(site / 'index.html').as_uri()}#lessons") as page:
         assert page.locator(".pg-notice").is_hidden()
 

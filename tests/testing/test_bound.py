@@ -192,7 +192,7 @@ STORING = [*IEEE[:5], CARDS[0], CARDS[6]]
 @pytest.mark.parametrize(
     ("format", "how"), STORING, ids=[f"{format.name}, {how.name}" for format, how in STORING]
 )
-def test_a_right_sum_rounded_to_a_format_is_no_fault(
+def test_a_right_sum_rounded_to_a_format_is_not_a_fault(
     format: Format, how: Arithmetic, out: Format
 ) -> None:
     """Results are subnormal, overflow to infinity, or are NaN in a format without infinity."""

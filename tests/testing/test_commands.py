@@ -247,7 +247,7 @@ def test_the_command_refuses_wrong_content_of_a_file(
     assert message in capsys.readouterr().err
 
 
-def test_the_command_refuses_a_file_that_is_no_archive(tmp_path: Path) -> None:
+def test_the_command_refuses_a_file_that_is_not_an_archive(tmp_path: Path) -> None:
     path = tmp_path / "mine.npz"
     path.write_text("no archive")
     assert cli.main(["vectors", "--check", str(path)]) == 2

@@ -76,7 +76,7 @@ def assert_no_fault(training: Training, rounding: str, folder: Path, every: int 
 
 @each_network
 @each_rounding
-def test_rounding_alone_is_no_fault(network: str, rounding: str, tmp_path: Path) -> None:
+def test_rounding_alone_is_not_a_fault(network: str, rounding: str, tmp_path: Path) -> None:
     training = Training(network=network, lr=RATES["AdamW"], batches=8, steps=20)
     assert_no_fault(training, rounding, tmp_path)
 
@@ -98,7 +98,7 @@ def test_other_sums_change_bits_of_a_training(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("steps", "dropout", "every"), [(60, 0.0, 1), (200, 0.2, 10)], ids=["60 steps", "dropout"]
 )
-def test_long_trainings_that_differ_by_rounding_are_no_fault(
+def test_long_trainings_that_differ_by_rounding_are_not_a_fault(
     network: str,
     rounding: str,
     optimizer: str,
@@ -235,7 +235,7 @@ def test_a_missing_backward_pass_of_a_script_is_named(script: Path) -> None:
     assert "2 backward passes instead of 3" in verdict.reason
 
 
-def test_another_evaluation_between_steps_is_no_fault(script: Path) -> None:
+def test_another_evaluation_between_steps_is_not_a_fault(script: Path) -> None:
     baseline = record_script(script, "nothing")
     verdict = compare_trainings(baseline, record_script(script, "evaluation"))
     assert verdict.kind is SAME, str(verdict)
@@ -380,7 +380,7 @@ def test_the_command_succeeds_on_equal_trainings(two_epsilons: list[str]) -> Non
     assert main(["diff", two_epsilons[0], two_epsilons[0]]) == 0
 
 
-def test_the_command_refuses_a_file_that_is_no_recording(
+def test_the_command_refuses_a_file_that_is_not_a_recording(
     two_epsilons: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     foreign = tmp_path / "notes.txt"
@@ -419,6 +419,6 @@ def test_a_page_names_each_tensor_and_escapes_it(tmp_path: Path) -> None:
         ([1.0, 2.0], False),
     ],
 )
-def test_other_zeros_alone_are_no_sign_of_dropout(there: list[float], expected: bool) -> None:
+def test_other_zeros_alone_are_not_a_sign_of_dropout(there: list[float], expected: bool) -> None:
     here = np.array([1.0, 2.0, 0.0, 4.0])
     assert starts.keeps_other_elements(here, np.array(there)) is expected

@@ -225,7 +225,7 @@ def test_answers_of_another_kind_are_refused(name: str, key: str, dtype: type) -
         check({**table, key: table[key].astype(dtype)})
 
 
-def test_a_file_of_another_kind_is_no_answer_to_vectors(tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_not_an_answer_to_vectors(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("print(1)\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"expected an \.npz file"):

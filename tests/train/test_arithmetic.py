@@ -225,9 +225,7 @@ def test_runs_of_different_provenance_are_named(tmp_path: Path) -> None:
     assert list(unknown.differing_provenance()) == ["torch settings"]
 
 
-def test_the_generator_of_mps_is_seeded_and_restored(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_generator_of_mps_is_seeded_and_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[str, object]] = []
     functions = {
         name: lambda value, name=name: calls.append((name, value))

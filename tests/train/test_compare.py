@@ -183,7 +183,7 @@ def test_worked_example_of_a_record(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "not json", "[1, 2]", '{"schema": "other/1"}', '{"schema": "labkit.run/1"}']
 )
-def test_a_file_that_is_no_record_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_a_record_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(ValueError, match="is not a run record"):
         load(tmp_path / "x.json")

@@ -397,9 +397,7 @@ def test_a_device_has_the_names_of_labkit_and_of_torch(with_gpu: None) -> None:
         place("cuda:2")
 
 
-def test_without_a_gpu_the_default_is_the_cpu(
-    without_gpu: None,
-) -> None:
+def test_without_a_gpu_the_default_is_the_cpu(without_gpu: None) -> None:
     (only,) = places()
     assert place(None) == only
     assert (only.device, only.key, only.emulated) == (torch.device("cpu"), "cpu", True)
@@ -419,9 +417,7 @@ def test_another_device_of_torch_is_accepted_and_not_offered(without_gpu: None) 
     assert meta not in places()
 
 
-def test_unusable_gpu_is_left_out_with_a_reason(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_unusable_gpu_is_left_out_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     old = SimpleNamespace(name="Tesla V100", major=7, minor=0)
     new = SimpleNamespace(name="A10", major=8, minor=6)
     for name, answer in {

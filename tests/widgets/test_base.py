@@ -145,9 +145,7 @@ def shown(widget: LabWidget) -> dict[str, object]:
     return bundle[0]
 
 
-def test_a_missing_front_end_is_named_with_its_remedy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_missing_front_end_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = Finding(
         "widgets", Status.BAD, "no front end for <anywidget> in /hub", "`pip install anywidget`"
     )

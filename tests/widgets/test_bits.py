@@ -304,7 +304,7 @@ def test_text_is_rounded_once():
     assert BitExplorer(FP16, "1.00048828125000000000000001").value == 1.0009765625
 
 
-def test_text_that_is_no_number_is_refused():
+def test_text_that_is_not_a_number_is_refused():
     with pytest.raises(ValueError, match="is not a number"):
         BitExplorer(FP16, "one")
 

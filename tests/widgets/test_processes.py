@@ -407,7 +407,7 @@ def test_a_recorded_training_is_drawn_until_a_new_one_begins(
     workers.close()
 
 
-def test_a_file_that_is_no_record_of_workers_is_refused() -> None:
+def test_a_file_that_is_not_a_record_of_workers_is_refused() -> None:
     with pytest.raises(ValueError, match="is not a record of a training by several"):
         load_workers(Path(__file__))
 

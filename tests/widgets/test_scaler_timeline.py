@@ -163,7 +163,7 @@ def test_a_trace_is_saved_and_loaded(tmp_path):
     assert load_trace(trace.save(tmp_path / "trace.json")) == trace
 
 
-def test_a_file_that_is_no_trace_is_refused(tmp_path):
+def test_a_file_that_is_not_a_trace_is_refused(tmp_path):
     for text in (
         "[]",
         "{}",

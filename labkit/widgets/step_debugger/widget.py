@@ -122,7 +122,11 @@ def _cast(_step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
         return "Nothing is cast: everything in this step is FP32."
     low = sum(format_of(tensor.dtype) == recipe.model for tensor in stage.tensors)
     kept = len(stage.tensors) - low
-    norms = f"; {kept} normalisation layer{'s keep' if kept > 1 else ' keeps'} FP32" if kept else ""
+    norms = ""
+    if kept == 1:
+        norms = "; 1 normalisation layer keeps FP32"
+    elif kept:
+        norms = f"; {kept} normalisation layers keep FP32"
     if not recipe.master_weights:
         return (
             f"The weights are {recipe.model.name}{norms}, and there is no FP32 master behind them."

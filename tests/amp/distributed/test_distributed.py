@@ -230,7 +230,7 @@ def test_a_rank_without_others_says_that_they_are_lost(tmp_path: Path) -> None:
     assert "RankLost: rank 1 of 2 cannot continue: " in torch.load(tmp_path / "1.pt")
 
 
-def test_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_folder_that_is_not_a_checkpoint_is_refused(tmp_path: Path) -> None:
     rank_file = tmp_path / "rank-0.pt"
     with pytest.raises(ValueError, match="not a complete checkpoint"):
         read_small(tmp_path, rank=0)
