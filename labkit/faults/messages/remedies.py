@@ -45,7 +45,7 @@ WHY_TWO_DTYPES = (
     "Float: `x.to(dtype)`",
     "the input was converted, or a layer before ran under autocast, and this layer runs "
     "outside the region - the input is Half, the weight Float: move the call into the region",
-    "this operation is on none of autocast's lists - it stands inside the region, and one "
+    "this operation is on none of autocast's lists - it is inside the region, and one "
     "operand was made there: cast the other, `y.to(x.dtype)`",
     "a part of the model was added, loaded or kept in FP32 (an adapter, a head, norms) - "
     "`{name: p.dtype for name, p in model.named_parameters()}` shows two dtypes",

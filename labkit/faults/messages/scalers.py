@@ -236,7 +236,7 @@ SCALERS = (
         causes=(
             "the scaler skipped the first step - the lines are in the right order, the "
             "warning comes once, and the scale fell; harmless but for the count of steps",
-            "the two calls stand in the wrong order - it comes without a scaler too",
+            "the two calls are in the wrong order - it comes without a scaler too",
             "the optimizer was replaced or wrapped after the schedule was made - make the "
             "schedule last",
         ),

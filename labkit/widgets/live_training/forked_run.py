@@ -247,7 +247,7 @@ class ForkedRun(Controller):
         if self.phase is not Phase.FAILED:
             self.enter(Phase.PAUSED)
         then = "Turn one of its knobs, then press Continue."
-        self.notice = f"The fork stands after step {origin} with every digit of the run. {then}"
+        self.notice = f"The fork begins after step {origin}, with every digit of the run. {then}"
 
     def go_back(self, step: int) -> None:
         """Return to an earlier step of the run. The steps after it stay as a ghost.

@@ -322,7 +322,7 @@ def _fork(forked_run: ForkedRun) -> str:
     change = forked_run.fork_change()
     how = f"({change})" if change else "with the same settings"
     if not fork.steps:
-        return f"The fork {how} stands after step {fork.origin} and has not moved yet."
+        return f"The fork {how} begins after step {fork.origin} and has not moved yet."
     last = fork.steps[-1]
     end = f"is at {short(last.loss)}"
     if forked_run.phase is Phase.FINISHED and fork.metrics:

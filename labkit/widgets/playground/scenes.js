@@ -132,7 +132,7 @@ Weights are FP16 alone. Does it learn them?",
 the larger weights stand still.",
     seen: 400,
     guide: [
-      "The network knows digits. These stand one row lower.",
+      "The network knows digits. They are one row lower.",
       "Press Start: gradients are fine, none is lost. Yet the loss hardly falls.",
       "Switch FP32 master weights on: from here on small updates add up, and the loss falls.",
       "Without masters, set the rounding of weights to stochastic: that is enough, too.",

@@ -61,7 +61,7 @@ export function drawChoice(ink, width, choice, settings) {
   drawTicks(ink, formatNumbers(firstTick, high, settings.format), x);
 
   const colour = formatColour(settings.format, tint);
-  /** @type {Map<number, number>} how many marks stand at a place of the lower line */
+  /** @type {Map<number, number>} how many marks are at a place of the lower line */
   const equal = new Map();
   for (const score of roundedScores) equal.set(score, (equal.get(score) ?? 0) + 1);
   /** @type {Map<number, number>} how many of them are drawn */
