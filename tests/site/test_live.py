@@ -286,7 +286,7 @@ def test_stop_ends_a_run(opened: Any) -> None:
 def test_a_time_limit_stays_within_its_bounds(opened: Any, typed: str, seconds: float) -> None:
     field = exercise(opened).get_by_label("Stop after")
     field.fill(typed)
-    assert field.evaluate("limitIn") == seconds
+    assert field.evaluate("timeLimitOf") == seconds
 
 
 # Answer that cannot be checked -> a part of the sentence that explains why.

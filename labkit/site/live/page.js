@@ -208,7 +208,7 @@ class Exercise {
     this.picture.replaceChildren();
     this.status.textContent = "Python is loading ...";
     try {
-      const answer = await python.run(() => this.request(), limitIn(this.seconds), {
+      const answer = await python.run(() => this.request(), timeLimitOf(this.seconds), {
         progress: (loaded) => this.showBytes(loaded),
         ready: () => {
           this.bytes.hidden = true;
@@ -309,7 +309,7 @@ function secondsIn(bar) {
  *
  * @param {HTMLInputElement} input
  */
-function limitIn(input) {
+function timeLimitOf(input) {
   const asked = Number(input.value) || SECONDS;
   return Math.min(Math.max(asked, Number(input.min)), Number(input.max));
 }
