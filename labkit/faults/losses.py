@@ -43,10 +43,10 @@ def bce_on_probabilities(fixed):
 def denominator_underflows(fixed):
     """A division has a denominator that underflows.
 
-    Symptom: inf or NaN where a vector is divided by its own size, although the vector is not 0.
+    Symptom: inf or NaN where a vector is divided by its own length, although the vector is not 0.
     Cause: The squares of small numbers are 0 in FP16, and so is the epsilon that should help.
     Reading: The first tensor that is not finite is a division; its denominator is 0.
-    Repair: Compute sizes and divisions in FP32; or divide by the largest element first.
+    Repair: Compute lengths and divisions in FP32; or divide by the largest element first.
     Reported: https://arxiv.org/abs/1710.03740
     """
     torch.manual_seed(0)
@@ -54,7 +54,7 @@ def denominator_underflows(fixed):
     data = digits()
 
     def unit(pictures):
-        return pictures / ((pictures * pictures).sum(1, keepdim=True) + 1e-12)
+        return pictures / ((pictures * pictures).sum(1, keepdim=True) + 1e-12).sqrt()
 
     shares = []
 
@@ -145,8 +145,8 @@ def mse_underflows(fixed):
     """A mean-squared error of small residuals is 0 in FP16.
 
     Symptom: The loss is exactly 0 from the first step, and nothing is learned.
-    Cause: A residual of 0.0001 has the square 1e-8, which is 0 in FP16; so is its gradient, divided
-        by the number of elements.
+    Cause: A residual of 0.00001 has the square 1e-10, which is 0 in FP16; so is its gradient,
+        divided by the number of elements.
     Reading: A loss of exactly 0; gradients that underflowed in all layers.
     Repair: Compute the loss in FP32 and scale it; or choose units in which residuals are near 1.
     Reported: https://arxiv.org/abs/1710.03740
@@ -154,7 +154,7 @@ def mse_underflows(fixed):
     torch.manual_seed(0)
     model = torch.nn.Linear(8, 1)
     # for gradients as small as these
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e7)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e9)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24, enabled=fixed)
     truth = torch.randn(8, 1)
 
@@ -162,8 +162,8 @@ def mse_underflows(fixed):
         error = model(inputs) - inputs @ truth
         if fixed:
             error = error.float()
-        # residuals of 1e-4, as in a badly chosen unit
-        error = 1e-4 * error
+        # residuals of 1e-5, as in a badly chosen unit
+        error = 1e-5 * error
         return (error * error).mean()
 
     def score():
@@ -176,7 +176,7 @@ def mse_underflows(fixed):
 
 @partial(Fault, limit=0.8, claims=("C57",))
 def scale_falls_to_zero(fixed):
-    """One term of the loss is NaN at every step, and the scale falls to nothing.
+    """One term of the loss stays NaN, and the scale falls to nothing.
 
     Symptom: Skipped steps follow each other without end, the scale halves each time, and nothing is
         learned any more.

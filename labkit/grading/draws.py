@@ -1,7 +1,7 @@
-"""Random cases that several exercises draw.
+"""Draws of cases that several exercises share.
 
-Invariant: the same generator state gives the same numbers on every machine. They come from
-`random.Random`, whose sequences Python guarantees, and never from torch.
+Invariant: the same generator state gives the same numbers on every machine with the same version of
+Python. They come from `random.Random`, and never from torch.
 """
 
 from __future__ import annotations

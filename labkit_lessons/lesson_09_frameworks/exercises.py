@@ -126,9 +126,9 @@ CLIP = "nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n"
 REPAIR = Exercise(
     id="frameworks.repair",
     notes="""\
-The point: what apex does, it does at the end of `scale_loss`'s block. In the block gradients are
-scaled, and of the model; after it they are unscaled, and the masters'. Two of the three faults
-raise no error.
+The point: what apex does, it does at the end of `scale_loss`'s block. In the block the model's
+gradients are scaled; after it the masters have the unscaled ones. Two of the three faults raise no
+error.
 
 Oracle in the tests: numpy, with FP32 masters and a half model of its own.""",
     checks=CHECKS,
@@ -244,7 +244,7 @@ OVERFLOWS = 65520.0
 
 
 def _gradients(random: Random, steps: int, top: int, spread: int) -> list[float]:
-    """Return largest magnitudes of gradients, from 2^(top - spread) to 2^(top + spread)."""
+    """Return largest gradients from 2^(top - spread) on, below 2^(top + spread + 1)."""
     return [
         random.randrange(1025, 2047) / 1024 * 2.0 ** random.randint(top - spread, top + spread)
         for _ in range(steps)
@@ -318,7 +318,7 @@ def _cap(random: Random) -> list[Case]:
 def _ends(random: Random, floor: bool) -> list[Case]:
     """Return runs with all knobs set, whose scale moves between a floor and a cap.
 
-    With `floor` the gradients overflow at the floor, otherwise just below the cap.
+    With `floor` some gradients overflow at the floor, otherwise some overflow at half of the cap.
     """
     cases: list[Case] = []
     for hysteresis in (1, 2, 3):
@@ -333,7 +333,7 @@ def _ends(random: Random, floor: bool) -> list[Case]:
                 cap=high,
                 steps_at_floor=blind,
             )
-            cases.append((_gradients(random, 40, 13 if floor else 10, 2), rule))
+            cases.append((_gradients(random, 40, 14 if floor else 10, 2), rule))
     return cases
 
 
@@ -358,7 +358,8 @@ The point: one rule and a handful of knobs. Hysteresis lets the first overflow p
 off, so the next one comes sooner; a floor and a cap stop the scale; and one framework looks for
 nothing once it is at its floor.
 
-Invariant: all scales are powers of two or the ends given, so every product is exact.
+Invariant: all scales are a start, a floor or a cap times a power of two. All of these have few
+significant bits, so every product is exact.
 Oracle in the tests: each framework's own rule, written from its source, without `advance`.""",
     checks=(
         Check("torch's rule", 1, _paused(_plain)),

@@ -173,6 +173,11 @@ def run_on_a_gpu() -> dict[str, bool]:
     return facts
 
 
+def test_the_loss_of_small_residuals_is_exactly_0() -> None:
+    outcome = run(FAULTS["mse_underflows"], fixed=False)
+    assert set(outcome.losses) == {0.0}
+
+
 @pytest.mark.slow
 def test_a_gpus_random_state_is_left_as_it_was(simulated_gpu) -> None:
     facts = simulated_gpu("T4", run_on_a_gpu)

@@ -9,7 +9,7 @@ Invariant: the names are those of the calls in the learner's code, and no name i
 
 Source: torch's CUDA autocast policy, ATen/autocast_mode.h (the lists); the reasons are ours.
 Additional names are aliases (`special_expm1`, `lstm`), call a listed operation inside (`square`
-calls `pow`), or have no half kernels (`inverse`, `fft_fft`), as on torch's list for CPUs.
+calls `pow`), have no half kernel (`inverse`), or few (`fft_fft`), as on torch's list for CPUs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Entry:
 
 
 # Operations on torch's CPU list of FP32 operations, or without a half kernel on any device. torch's
-# CUDA lists lack them, so there they fail in FP16.
+# CUDA lists lack them, so there most of them fail in FP16; a few, such as matrix_power, run in it.
 _NO_HALF_KERNEL = (
     "linalg_cholesky linalg_cholesky_ex linalg_cond linalg_det linalg_eig linalg_eigh "
     "linalg_eigvals linalg_eigvalsh linalg_householder_product linalg_inv linalg_inv_ex "
@@ -70,16 +70,17 @@ _NO_HALF_KERNEL = (
     for shifted in ("", "shifted_")
     for kind in "tuvw"
 )
-# Operations whose FP16 kernels on CUDA take only sizes that are powers of two. No matrix product
-# takes the complex FP16 numbers that they return.
-_FEW_HALF_KERNELS = "view_as_complex " + " ".join(
+# Fourier transforms, whose FP16 kernels on CUDA take only sizes that are powers of two.
+_FOURIER = " ".join(
     f"fft_{inverse}{kind}fft{n}"
     for inverse in ("", "i")
     for kind in ("", "h", "r")
     for n in ("", "2", "n")
 )
 NO_HALF_KERNEL = frozenset(_NO_HALF_KERNEL.split())
-FEW_HALF_KERNELS = frozenset(_FEW_HALF_KERNELS.split())
+# CUDA has FP16 kernels of these operations. Most of them return complex FP16 numbers, which no
+# matrix product takes.
+FEW_HALF_KERNELS = frozenset(("view_as_complex", *_FOURIER.split()))
 
 _REASONS: tuple[tuple[Rule, str, str], ...] = (
     (
@@ -134,8 +135,9 @@ _REASONS: tuple[tuple[Rule, str, str], ...] = (
         "_upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d "
         "_upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa",
     ),
-    (Rule.DENY, "no half kernel, on a CPU or on a GPU", _NO_HALF_KERNEL),
-    (Rule.DENY, "half kernels on a GPU alone, for powers of two", _FEW_HALF_KERNELS),
+    (Rule.DENY, "in FP32 on torch's list for CPUs, or without a half kernel", _NO_HALF_KERNEL),
+    (Rule.DENY, "half kernels on a GPU alone, for powers of two", _FOURIER),
+    (Rule.DENY, "no matrix product takes complex FP16 numbers", "view_as_complex"),
     (
         Rule.DENY,
         "a running sum or a sum over many elements",

@@ -31,7 +31,8 @@ _Casts = dict[tuple[fx.Node, torch.dtype | None], fx.Node]
 def cancel(graph: fx.Graph) -> list[Call]:
     """Remove casts that restore an earlier value, and repeated ones without a gradient.
 
-    A cast stays if without it, gradients would be added up in another order or another format.
+    A cast stays if without it, gradients would be added up in another order or another format, or
+    would flow where the model switched them off.
 
     Returns:
         The casts that were removed.
@@ -40,13 +41,14 @@ def cancel(graph: fx.Graph) -> list[Call]:
     # those since the last operation that wrote into a tensor: after a write, an earlier cast may
     # hold other values than its input
     casts: _Casts = {}
+    has_gradients = _modes(graph)
     for node in list(graph.nodes):
         if _writes(node):
             casts.clear()
         if not is_cast(node):
             continue
         source = _input(node)
-        earlier = _earlier_with_same_value(node, casts)
+        earlier = _earlier_with_same_value(node, casts, has_gradients)
         if earlier is None:
             casts[source, _dtype(node)] = node
             continue
@@ -62,8 +64,31 @@ def cancel(graph: fx.Graph) -> list[Call]:
     return removed
 
 
-def _earlier_with_same_value(node: fx.Node, casts: _Casts) -> fx.Node | None:
-    """Return the earlier node that has the value of a cast, if there is one."""
+def _modes(graph: fx.Graph) -> dict[fx.Node, bool]:
+    """Return for each node whether gradients are switched on there, as `torch.no_grad` does."""
+    mode = True
+    switches = [node for node in graph.nodes if node.target is torch._C._set_grad_enabled]
+    if switches:
+        # a graph has a switch only where the mode changes, so before the first it is the opposite
+        mode = not switches[0].args[0]
+    modes = {}
+    for node in graph.nodes:
+        if node.target is torch._C._set_grad_enabled:
+            mode = bool(node.args[0])
+        modes[node] = mode
+    return modes
+
+
+def _earlier_with_same_value(
+    node: fx.Node, casts: _Casts, has_gradients: dict[fx.Node, bool]
+) -> fx.Node | None:
+    """Return the earlier node that has the value of a cast, if there is one.
+
+    Args:
+        node: the cast.
+        casts: the earlier casts.
+        has_gradients: node -> whether gradients are switched on there.
+    """
     source = _input(node)
     to = _dtype(node)
     # x.half().float().half(): the first cast has the value
@@ -71,7 +96,9 @@ def _earlier_with_same_value(node: fx.Node, casts: _Casts) -> fx.Node | None:
         first = _input(source)
         if _dtype(first) is to:
             unwritten = casts.get((first, torch.float32)) is source
-            return first if unwritten and _adds_up_alike(first, source, node) else None
+            one_mode = has_gradients[first] == has_gradients[source] == has_gradients[node]
+            is_equal = unwritten and one_mode and _adds_up_alike(first, source, node)
+            return first if is_equal else None
     # the same cast of an input again; a cast with a gradient is not shared
     if source.op == "placeholder" and not source.meta["source"].gradient:
         return casts.get((source, to))

@@ -133,8 +133,7 @@ NONFINITE = (
         cards=("linear_algebra", "forward_overflow"),
         source="torch 2.13.0",
         causes=(
-            "the matrix holds inf or NaN - `a.isfinite().all()` is False; an overflow came "
-            "before",
+            "the matrix holds inf or NaN - `a.isfinite().all()` is False; an overflow came before",
             "its entries were computed in half - finite, and the same matrix from FP32 "
             "operands converges",
         ),

@@ -1,8 +1,9 @@
 """The controller of a run, at most one fork of it, and an FP32 run of the same seed beside them.
 
 A knob that can change during a run acts at the next step. A knob that changes a format restarts the
-run at its origin: step 0, or the step of the fork. FP32 is at most one step ahead of the run, and
-stays as long as task, seed and device do.
+run at its origin: step 0, or the step of the fork. FP32 trains at most one step ahead of the run.
+If the run goes back or restarts, FP32 keeps its steps; it starts again with another task, seed or
+device, and after an error in it.
 """
 
 from __future__ import annotations

@@ -233,6 +233,21 @@ def test_worked_examples_of_casts_that_a_graph_leaves_out() -> None:
         assert [(cast.weight, cast.fate, cast.times) for cast in casts] == expected
 
 
+@pytest.mark.parametrize(
+    "wide_has_gradients", [False, True], ids=["all of the pair", "its second cast"]
+)
+def test_a_pair_of_casts_without_gradients_stays(wide_has_gradients: bool) -> None:
+    def half_of_it(model: nn.Module, x: Tensor) -> Tensor:
+        h = model.linear(x)
+        with torch.set_grad_enabled(wide_has_gradients):
+            wide = h.float()
+        with torch.no_grad():
+            y = wide.half()
+        return h * y
+
+    assert require_equal(Custom(half_of_it)).decided.run is not None
+
+
 def test_graph_repeats_a_cast_after_a_cancelled_pair() -> None:
     def there_and_back_then_again(product: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         # The first two casts cancel each other, so the third cannot be a link to the first.
