@@ -5,7 +5,7 @@ A pass has the number that its loss was multiplied by; a scaler's `unscale_` div
 optimizer steps, the remaining factor must be 1, and no earlier step may have used the pass.
 
 Invariant: a pass whose scale cannot be read from its graph is judged only where its gradients were
-divided by the number that its loss was multiplied by.
+divided by the number that its loss was multiplied by (labkit.clinic.events looks for that).
 """
 
 from __future__ import annotations
@@ -251,7 +251,8 @@ def operation_of(node: Any) -> str:
 def factor_of(node: Any) -> float | None:
     """Return the number that a product's node multiplies by.
 
-    It is None if both factors require gradients, or if the graph was freed.
+    It is None if both factors require gradients, if the other factor has several elements, or if
+    the graph was freed.
     """
     try:
         saved = [getattr(node, name, None) for name in ("_saved_other", "_saved_self")]

@@ -2,7 +2,8 @@
 
 Tensors inside dicts, dataclasses and other containers are cast on the way into the model and on the
 way out. The tests of refusals check weights beyond FP16, and steps of the optimizer that bypass the
-engine.
+engine. Others are about what the engine takes: numbers of numpy, sparse gradients, fields of a
+recipe; and about what it releases.
 """
 
 import copy

@@ -183,6 +183,27 @@ def test_clipping_equals_extended_precision(norm_type: float) -> None:
             torch.testing.assert_close(ours, torch.from_numpy(theirs), rtol=1e-5, atol=1e-44)
 
 
+@pytest.mark.parametrize("large_first", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gradients_of_several_dtypes_are_clipped_as_one(
+    dtype: torch.dtype, large_first: bool
+) -> None:
+    # FP16 does not hold the factor 1 / 2e9, and holds 0.5.
+    gradients = [torch.ones(4).to(dtype), torch.full((4,), 1e9)]
+    if large_first:
+        gradients.reverse()
+    assert clip_(gradients, 1.0).item() == pytest.approx(2e9)
+    large = next(gradient for gradient in gradients if gradient.dtype is torch.float32)
+    assert large.tolist() == pytest.approx([0.5] * 4)
+
+
+def test_products_of_a_small_factor_stay_in_fp16() -> None:
+    gradient = torch.full((4,), 60000.0).half()
+    clip_([gradient], 0.0036)
+    # The factor 3e-8 is rounded to 6e-8 in FP16.
+    assert gradient.tolist() == pytest.approx([0.0018] * 4, rel=1e-3)
+
+
 def test_gradients_within_the_limit_are_not_clipped() -> None:
     for size in (1e-30, 1.0, 1e30):
         gradient = torch.tensor([3.0, 1.2345]) * size

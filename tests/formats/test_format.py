@@ -425,12 +425,8 @@ def test_ends_of_a_rounding_interval_round_as_stated():
             "the high end": (rounds_to_it(high) == high_in) | ~(filled & real["high"]),
             "just above the low end": rounds_to_it(np.nextafter(low, np.inf)) | ~filled,
             "just below the high end": rounds_to_it(np.nextafter(high, -np.inf)) | ~filled,
-            "just below it": ~rounds_to_it(np.nextafter(low, -np.inf))
-            | (low == -np.inf)
-            | (low == 0),
-            "just above it": ~rounds_to_it(np.nextafter(high, np.inf))
-            | (high == np.inf)
-            | (high == 0),
+            "just below it": ~rounds_to_it(np.nextafter(low, -np.inf)) | (low == -np.inf),
+            "just above it": ~rounds_to_it(np.nextafter(high, np.inf)) | (high == np.inf),
         }
         wrong = {
             where: codes[~is_right][:3] for where, is_right in right.items() if not is_right.all()

@@ -173,7 +173,7 @@ def test_failure_of_a_listener_does_not_stop_others() -> None:
     assert failures == ["fails: planted", "fails: planted"]
 
 
-def test_a_closure_that_raises_is_not_a_skipped_step() -> None:
+def test_a_step_that_refuses_its_closure_is_not_skipped() -> None:
     ended: list[bool] = []
     listener = Listener().on(ScalerStepEnded, lambda event: ended.append(event.raised))
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))])

@@ -4,7 +4,8 @@ A norm of type 2 adds up squares. In FP32 those of 1e20 overflow, and those of 1
 norms are computed in FP64, whose range holds the sixth power of any FP32 number. Norm and factor
 stay on the gradients' device.
 
-Invariant: the norm is right for any finite gradients, and at most max_norm after clipping.
+Invariant: the norm is right for any finite gradients, and at most max_norm after clipping. (Apple's
+GPUs have no FP64: there FP32 has to hold the powers.)
 
 Source: torch.nn.utils.clip_grad_norm_ (the rule: max_norm / (norm + 1e-6), at most 1).
 """
@@ -110,12 +111,25 @@ def clip_without_waiting_(
     longest = min(max_norm, torch.finfo(length.dtype).max / 4)
     # Replace inf and NaN by a norm that gives the factor 1, so that nothing is changed.
     within = length.nan_to_num(longest - _EPSILON, longest - _EPSILON, longest - _EPSILON)
-    factor = torch.empty((), dtype=values[0].dtype, device=length.device)
+    has_fp64 = any(value.dtype is torch.float64 for value in values)
+    dtype = torch.float64 if has_fp64 else torch.float32
+    factor = torch.empty((), dtype=dtype, device=length.device)
     torch.mul(within.add_(_EPSILON).reciprocal_(), longest, out=factor)
     factor.clamp_(_LEAST_FACTOR, 1.0)
     for group in by_device_and_dtype(values):
-        torch._foreach_mul_(group, factor.to(group[0].device, group[0].dtype))
+        _multiply_(group, factor.to(group[0].device))
     return Clipping(length, max_norm)
+
+
+def _multiply_(values: list[Tensor], factor: Tensor) -> None:
+    """Multiply tensors of one device and dtype in place by a factor in FP32 or FP64."""
+    dtype = values[0].dtype
+    if dtype in (torch.float32, torch.float64):
+        torch._foreach_mul_(values, factor.to(dtype))
+        return
+    # a narrower format might not hold the factor, though it holds the products
+    for value in values:
+        value.copy_(value.to(factor.dtype) * factor)
 
 
 def finish_clipping(gradients: Sequence[Tensor], clipping: Clipping, length: float) -> None:

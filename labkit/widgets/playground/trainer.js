@@ -215,7 +215,7 @@ export function trainStep(training) {
     spread.zeros = gradient.filter((value) => value === 0).length;
     spread.nonFinite = gradient.filter((value) => !Number.isFinite(value)).length;
   }
-  const culprit = firstNonFinite(parameters, gradients);
+  const culprit = lastNonFinite(parameters, gradients);
   const config = scalerConfig(recipe);
   const skipped = culprit !== "" && config.skip_on_inf;
   let swallowed = 0;
@@ -227,7 +227,7 @@ export function trainStep(training) {
   training.scaler = advance(scaler, skipped, config);
   training.steps += 1;
   const kept = parameters.map(({ values }) => values);
-  const broken = firstNonFinite(parameters, kept);
+  const broken = lastNonFinite(parameters, kept);
   return { loss, scale: scaler.scale, skipped, culprit, broken, swallowed, spreads };
 }
 
@@ -256,7 +256,7 @@ function unscale(gradients, scale, recipe) {
  * @param {Parameter[]} parameters
  * @param {Float32Array[]} tensors one for each
  */
-function firstNonFinite(parameters, tensors) {
+function lastNonFinite(parameters, tensors) {
   for (let i = tensors.length - 1; i >= 0; i--) {
     if (!tensors[i].every(Number.isFinite)) return parameters[i].name;
   }

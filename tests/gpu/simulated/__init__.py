@@ -73,10 +73,12 @@ def run(
 ) -> Any:
     """Run code in a process with the card and return its answer.
 
-        Args: card: The name of the card. code: A function of a module's top level, or a list of
-        them. A list shares the process, since importing torch takes seconds. arguments: The
-        arguments of a single function, which must be JSON. timeout: The seconds after which the
-        process is killed.
+    Args:
+        card: The name of the card.
+        code: A function of a module's top level, or a list of them. A list shares the process,
+            since importing torch takes seconds.
+        *arguments: The arguments of a single function, which must be JSON.
+        timeout: The seconds after which the process is killed.
 
     Returns:
         The result of a single function, or the `Outcomes` of a list.

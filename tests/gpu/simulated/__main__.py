@@ -29,10 +29,9 @@ def main(words: list[str]) -> int:
         print(reason, file=sys.stderr)
         return 1
     # labkit and python are this environment's
-    beside = os.path.join(os.path.dirname(sys.executable), command[0])
-    program = (
-        beside if os.sep not in command[0] and os.path.exists(beside) else shutil.which(command[0])
-    )
+    program = os.path.join(os.path.dirname(sys.executable), command[0])
+    if os.sep in command[0] or not os.path.exists(program):
+        program = shutil.which(command[0])
     if program is None:
         print(
             f"expected a command that can be run, got {command[0]!r}, which is not found",

@@ -284,7 +284,8 @@ class NonNativeMixedPrecision(Callback):
         dynamic: whether the scale changes.
         max_loss_scale: the first scale, if it is dynamic.
         div_factor: the factor of a change; more than 1.
-        scale_wait: the number of clean steps in a row after which the scale grows.
+        scale_wait: the number of clean steps after which the scale grows. An overflow does not
+            restart the count.
         clip: the largest norm of a group's gradients; None: they are not clipped.
 
     Attributes:
