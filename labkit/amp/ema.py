@@ -1,9 +1,9 @@
 """Exponential moving average of the master weights, in FP32.
 
 Idea: with decay 0.999 each update is a thousandth of the distance to the weights. In FP16 such an
-update rounds to zero while the weights are within about half of the average's size. So the average
-is stored in FP32. It follows the master weights, because they hold updates that are too small to
-change their FP16 copies.
+update rounds to zero while the distance is below a quarter to a half of the average's size. So the
+average is stored in FP32. It follows the master weights, because they hold updates that are too
+small to change their FP16 copies.
 
 Invariant: average = decay * average + (1 - decay) * master, in FP32, after every step that
 happened.
@@ -118,7 +118,7 @@ class Ema:
             raise ValueError(
                 "this average is of another network: names or shapes of its parameters differ"
             )
-        self.decay = state["decay"]
+        self.decay = float(state["decay"])
         for name, average in self.averages.items():
             average.copy_(new_averages[name])
 

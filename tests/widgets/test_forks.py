@@ -34,6 +34,7 @@ def test_a_fork_equals_a_run_whose_scale_is_switched_on() -> None:
         run.step()
     run.change(RECIPES["FP16 static"])
     fork = recorded_forks(TASK, "FP16", 0)[0]
+    # The run was recorded on another processor, whose sums are in another order.
     for step in fork.steps[:5]:
         assert abs(run.step().loss / step.loss - 1) < 1e-3
 
@@ -85,6 +86,7 @@ def test_a_page_has_the_map_of_the_run_and_of_each_fork() -> None:
     assert rows(content)[:, 1].min() > 0.99
     for fork in content["forks"]:
         assert rows(fork)[0, 0] == fork["origin"] + 1
+        # Column 1 + k is for a scale of 2^k.
         assert rows(fork)[:, 1 + 16].max() < 0.1, fork["origin"]
         assert rows(fork)[:, 1].min() > 0.1, fork["origin"]
     live.close()

@@ -444,7 +444,7 @@ def test_changes_of_a_model_do_not_use_up_its_traces() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 1.0), (1.0, True), (0.0, -0.0), (2.0, math.nan)])
-def test_graph_follows_a_number_that_equals_the_one_before(before: float, after: float) -> None:
+def test_graph_follows_each_change_of_a_number(before: float, after: float) -> None:
     graph = CastGraph(ScaledByAttribute(), FP16)
     x = torch.ones(2, 4)
     graph.model.scale = before
