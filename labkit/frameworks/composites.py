@@ -80,7 +80,8 @@ def cross_entropy_loss(
             return -terms.sum()
         return -terms.sum() / (terms.numel() // classes)
     nll = _nn.nll_loss_nd(log_probabilities, target, weight, reduction, ignore_index)
-    if label_smoothing == 0:
+    # torch ignores a negative one, and NaN
+    if not label_smoothing > 0:
         return nll
     # label smoothing adds the mean over all classes, except for ignored targets
     ignored = target == ignore_index
@@ -115,6 +116,10 @@ def ldexp(input: Tensor, other: Tensor) -> Tensor:
 
 def mvlgamma(input: Tensor, p: int) -> Tensor:
     """Return the logarithm of the multivariate gamma function of dimension p."""
+    if p < 1:
+        # torch raises its own error
+        with torch._C.DisableTorchFunction():
+            return torch.mvlgamma(input, p)
     dtype = input.dtype if input.is_floating_point() else torch.get_default_dtype()
     halves = torch.arange(-p / 2 + 0.5, 0.5, 0.5, dtype=dtype, device=input.device)
     return (halves + input.unsqueeze(-1)).lgamma().sum(-1).add(p * (p - 1) * math.log(math.pi) / 4)
@@ -154,6 +159,9 @@ def cov(
 
 def corrcoef(input: Tensor) -> Tensor:
     """Return the matrix of correlation coefficients of variables, which are the rows of `input`."""
+    if input.is_complex():
+        with torch._C.DisableTorchFunction():
+            return torch.corrcoef(input)
     matrix = cov(input)
     if matrix.dim() == 0:
         return matrix / matrix
@@ -243,6 +251,9 @@ def affine_grid(theta: Tensor, size: Any, align_corners: bool) -> Tensor:
 
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float = 1.0, dim: int = -1) -> Any:
     """Return integrals along a dimension by the trapezoidal rule."""
+    if _is_refused(y, x, dim):
+        with torch._C.DisableTorchFunction():
+            return torch.trapezoid(y, x, dim=dim) if x is not None else torch.trapezoid(y, dim=dim)
     if y.size(dim) == 0:
         return y.sum(dim).to(y.dtype)
     if x is None:
@@ -255,9 +266,20 @@ def cumulative_trapezoid(
     y: Tensor, x: Tensor | None = None, *, dx: float = 1.0, dim: int = -1
 ) -> Any:
     """Return running integrals along a dimension by the trapezoidal rule."""
+    if y.size(dim) == 0 or _is_refused(y, x, dim):
+        with torch._C.DisableTorchFunction():
+            if x is not None:
+                return torch.cumulative_trapezoid(y, x, dim=dim)
+            return torch.cumulative_trapezoid(y, dim=dim)
     if x is None:
         return (dx / 2.0 * _heights(y, dim)).cumsum(dim)
     return (_heights(y, dim) * _widths(y, x, dim)).cumsum(dim) / 2.0
+
+
+def _is_refused(y: Tensor, x: Tensor | None, dim: int) -> bool:
+    """Return whether torch raises an error for an integrand and the row of its coordinates."""
+    is_short = x is not None and x.dim() == 1 and x.size(0) != y.size(dim)
+    return is_short or y.dtype is torch.bool or (x is not None and x.dtype is torch.bool)
 
 
 def _heights(y: Tensor, dim: int) -> Tensor:

@@ -141,17 +141,23 @@ def guarded_around(
     3
     """
     original = _Original(call)
+    own_error = None
     try:
         return around(original, *args, **kwargs)
     except Exception as error:
         if error is original.error:
             raise
         failed(name_of(around), error)
-        if original.error is not None:
-            raise original.error from None
+        own_error = original.error
     finally:
         # its traceback refers to this frame: without this line the two would keep each other alive
         original.error = None
+    if own_error is not None:
+        # outside of the handler, whose exception would become the context of the run's own
+        try:
+            raise own_error
+        finally:
+            own_error = None
     if original.called:
         return original.result
     return call(*args, **kwargs)

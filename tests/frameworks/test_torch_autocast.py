@@ -46,6 +46,38 @@ def test_worked_example_of_a_product():
         assert torch.get_autocast_dtype("cpu") == torch.bfloat16
 
 
+SHORT = torch.rand(2)
+REFUSED = {
+    "too few points": lambda: torch.trapezoid(B, SHORT[:1], dim=0),
+    "too few points of a running integral": lambda: torch.cumulative_trapezoid(B, SHORT, dim=0),
+    "a bool": lambda: torch.trapezoid(B > 0),
+    "no dimension": lambda: torch.mvlgamma(B + 5, 0),
+}
+
+
+@pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED)
+def test_arguments_that_torch_refuses_are_refused_in_its_words(call):
+    with pytest.raises(RuntimeError) as of_torch:
+        call()
+    with pytest.raises(RuntimeError) as of_labkit, fp16():
+        call()
+    assert str(of_labkit.value) == str(of_torch.value)
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, float("nan")])
+def test_label_smoothing_that_torch_ignores_changes_nothing(smoothing):
+    logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    classes = torch.tensor([0, 1, 2, 0])
+    with fp16():
+        plain = F.cross_entropy(logits, classes)
+        assert torch.equal(F.cross_entropy(logits, classes, label_smoothing=smoothing), plain)
+
+
+def test_running_integrals_of_nothing_are_empty():
+    with fp16():
+        assert torch.cumulative_trapezoid(torch.empty(0)).shape == (0,)
+
+
 def test_cross_entropy_rounds_as_torch_on_a_gpu():
     """torch calls log_softmax with the dtype of the logits, which its autocast respects."""
     logits = 8 * torch.randn(64, 10, generator=torch.Generator().manual_seed(0)).half()

@@ -5,6 +5,7 @@ directly or through one other function.
 """
 
 import sys
+from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -18,6 +19,7 @@ from torch.optim import optimizer as torch_optimizers
 from labkit.cli import main
 from labkit.frameworks import GradScaler
 from labkit.instrument import Watch, log, replay, sample, script, watch
+from labkit.instrument.guard import guarded_around
 from tests.clinic.trainings import usual
 
 watch_module: Any = sys.modules[Watch.__module__]
@@ -128,6 +130,23 @@ def test_a_failure_in_a_watch_changes_no_loss(run, monkeypatch) -> None:
         assert any("PlantedError" in line and name in line for line in report.unseen), report
         assert "PlantedError" in str(report)
         assert not torch_optimizers._global_optimizer_pre_hooks, name
+
+
+def test_an_error_of_the_run_keeps_its_cause() -> None:
+    def fails_for_a_reason() -> None:
+        raise ValueError("of the run") from KeyError("the reason")
+
+    def clumsy(call: Callable[[], None]) -> None:
+        try:
+            call()
+        finally:
+            raise PlantedError
+
+    failures: list[str] = []
+    with pytest.raises(ValueError, match="of the run") as raised:
+        guarded_around(clumsy, lambda where, _: failures.append(where), fails_for_a_reason)
+    assert isinstance(raised.value.__cause__, KeyError)
+    assert failures == ["clumsy"]
 
 
 def test_error_of_the_run_is_raised_once() -> None:

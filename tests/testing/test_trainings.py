@@ -1,6 +1,7 @@
 """Verdicts on pairs of trainings whose difference is known."""
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from labkit.cli import main
 from labkit.instrument import Recording
+from labkit.instrument.recording import RecordedStep
 from labkit.testing import (
     TrainingsDiffer,
     TrainingVerdictKind,
@@ -17,7 +19,9 @@ from labkit.testing import (
     compare_trainings,
 )
 from labkit.testing.trainings import starts
+from labkit.testing.trainings.distance import Cell
 from labkit.testing.trainings.page import page
+from labkit.testing.trainings.reasons import other_loss
 from tests.testing.training_runs import Training, record
 
 SAME, ROUNDING, OTHER_START, FAULT = TrainingVerdictKind
@@ -266,6 +270,24 @@ def test_another_loss_of_the_same_outputs_is_named(tmp_path: Path) -> None:
     assert "other targets" in verdict.reason
 
 
+@pytest.mark.parametrize(
+    ("here", "there", "says"),
+    [
+        (1.0, math.nan, "the loss is nan instead of 1"),
+        (math.inf, 1.0, "the loss is 1 instead of inf"),
+        (math.nan, math.nan, ""),
+        (math.inf, math.inf, ""),
+        (1.0, 1.0 + 1e-7, ""),
+    ],
+)
+def test_a_loss_that_alone_is_not_finite_is_named(here: float, there: float, says: str) -> None:
+    ours = RecordedStep(step=1, loss=here, backward=1)
+    theirs = replace(ours, loss=there)
+    same = Cell(1, ("activations", "0"), distance=0.0, allowed=0.0)
+    assert says in other_loss((ours, theirs), [same])
+    assert bool(other_loss((ours, theirs), [same])) == bool(says)
+
+
 def test_scaled_gradients_are_compared_unscaled(tmp_path: Path) -> None:
     training = Training(steps=8)
     path = record(training, tmp_path / "healthy.labkit")
@@ -417,6 +439,8 @@ def test_a_page_names_each_tensor_and_escapes_it(tmp_path: Path) -> None:
         # The same elements are zero.
         ([1.0, 2.5, 0.0, 4.0], False),
         ([1.0, 2.0], False),
+        # One keeps nothing, so nothing is kept by both.
+        ([0.0, 0.0, 0.0, 0.0], False),
     ],
 )
 def test_other_zeros_alone_are_not_a_sign_of_dropout(there: list[float], expected: bool) -> None:

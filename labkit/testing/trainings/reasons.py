@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -30,14 +31,20 @@ def other_loss(now: StepPair, cells: Iterable[Cell]) -> str:
         return ""
     if ours.loss is None or theirs.loss is None:
         return ""
-    size = max(abs(ours.loss), abs(theirs.loss), SMALLEST_LOSS)
-    is_other = abs(ours.loss - theirs.loss) > LOSS_TOLERANCE * size
-    if not is_other:
+    if _is_same_loss(ours.loss, theirs.loss):
         return ""
     return (
         f"all layers return the same, and the loss is {theirs.loss:.6g} instead of "
         f"{ours.loss:.6g}: other targets, or another loss"
     )
+
+
+def _is_same_loss(one: float, other: float) -> bool:
+    """Return whether two losses are equal but for rounding; NaN equals NaN."""
+    if math.isfinite(one) and math.isfinite(other):
+        size = max(abs(one), abs(other), SMALLEST_LOSS)
+        return abs(one - other) <= LOSS_TOLERANCE * size
+    return one == other or (math.isnan(one) and math.isnan(other))
 
 
 def beyond_rounding(runs: RunPair, now: StepPair, cell: Cell, cells: Sequence[Cell]) -> str:
