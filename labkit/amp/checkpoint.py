@@ -117,6 +117,10 @@ def read(path: str | Path) -> dict[str, Any]:
     try:
         with zipfile.ZipFile(path) as file:
             damaged = file.testzip()
+            # torch writes no folders, and reads nothing where a damaged entry is marked as one
+            folders = [entry.filename for entry in file.infolist() if entry.external_attr & 0x10]
+            if folders and not damaged:
+                damaged = folders[0]
         if not damaged:
             bundle = torch.load(path, map_location="cpu", weights_only=True)
     # errors on foreign files have no common type
@@ -127,8 +131,8 @@ def read(path: str | Path) -> dict[str, Any]:
         ) from error
     if damaged:
         raise ValueError(
-            f"{path} is damaged: the checksum of its {damaged!r} does not match. Load an older "
-            "checkpoint, or copy the file again."
+            f"{path} is damaged: its {damaged!r} is not what was saved. Load an older checkpoint, "
+            "or copy the file again."
         )
     if not isinstance(bundle, dict) or bundle.get("schema") != SCHEMA:
         raise ValueError(

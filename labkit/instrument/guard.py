@@ -183,5 +183,6 @@ class guarded_context:
 
     def __exit__(self, *error: Any) -> None:
         if self.open:
+            self.open = False
             with reporting(self.failed, self.where):
                 self.context.__exit__(*error)

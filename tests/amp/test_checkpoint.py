@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+import zipfile
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -309,6 +310,20 @@ def test_a_flipped_bit_that_changes_the_content_is_detected(tmp_path: Path) -> N
             reasons = ("damaged", "not a checkpoint", "expected a bundle")
             assert any(reason in message for reason in reasons), message
     assert harmless < len(anywhere), "no flipped bit was detected anywhere"
+
+
+def test_an_entry_that_is_marked_as_a_folder_is_damaged(tmp_path: Path) -> None:
+    """torch reads nothing for such an entry, so its tensor would have any numbers."""
+    engine = engine_for(RECIPES["O2"])
+    path = save_checkpoint(tmp_path / "whole", engine)
+    content = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        directory = archive.start_dir
+    # Byte 38 of an entry of the directory has its attributes (APPNOTE 6.3.10, 4.3.12).
+    content[directory + 38] ^= 0x10
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="is damaged"):
+        read_checkpoint(path)
 
 
 def test_a_checkpoint_loads_only_under_an_equal_recipe() -> None:

@@ -398,6 +398,16 @@ MISUSES = {
         "Adam",
     ),
     "step in build": (lambda: _stepping()(torch.ones(2, 1)), RuntimeError, "remove step"),
+    "a gradient of the loss": (
+        lambda: _backward_with(gradient=torch.tensor(3.0))(torch.ones(2, 1)),
+        RuntimeError,
+        r"backward\(\) without gradient",
+    ),
+    "inputs of backward": (
+        lambda: _backward_with(inputs=[torch.ones(1, requires_grad=True)])(torch.ones(2, 1)),
+        RuntimeError,
+        r"backward\(\) without inputs",
+    ),
     "amp maybe": (lambda: line().config.enable_amp(1), TypeError, r"enable_amp\(True\)"),
     "no schedule": (lambda: line().add_optimizer(_sgd(), lr_sch=1), TypeError, "lr_scheduler"),
     "another's schedule": (
@@ -428,6 +438,12 @@ def _sgd():
 def _stepping():
     graph = line()
     graph.build = lambda x: [graph.model(x).float().mean().backward(), graph._optimizers[0].step()]
+    return graph
+
+
+def _backward_with(**arguments):
+    graph = line()
+    graph.build = lambda x: graph.model(x).float().mean().backward(**arguments)
     return graph
 
 

@@ -5,6 +5,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -268,6 +269,15 @@ def test_another_loss_of_the_same_outputs_is_named(tmp_path: Path) -> None:
     assert verdict.kind == FAULT
     assert verdict.tensor is None
     assert "other targets" in verdict.reason
+
+
+def test_another_number_of_calls_is_named() -> None:
+    # The digests of two halves add up to that of the whole.
+    whole = RecordedStep(step=1, batch=((1, 30),))
+    halves = replace(whole, batch=((2, 10), (3, 20)))
+    runs = SimpleNamespace(sketches=lambda now, kind: {}, run=SimpleNamespace(sampled=[halves]))
+    reason = starts._other_batch(runs, (whole, halves))
+    assert "the model was called 1 time, and 2 times in the other run" in reason
 
 
 @pytest.mark.parametrize(

@@ -372,7 +372,8 @@ class _Losses(TorchFunctionMode):
     """Mode that records each loss whose `backward` is called, instead of running backward.
 
     Raises:
-        RuntimeError: the graph has no optimizer; or a loss is not a scalar.
+        RuntimeError: the graph has no optimizer; a loss is not a scalar; or `backward` gets a
+            gradient, inputs or create_graph, which a graph does not take.
     """
 
     def __init__(self, training: bool) -> None:
@@ -397,6 +398,13 @@ class _Losses(TorchFunctionMode):
             raise RuntimeError(
                 f"only a scalar can call backward() in a graph; this is {shape}: mean() it."
             )
+        options = kwargs or {}
+        for name in ("gradient", "inputs", "create_graph"):
+            if options.get(name) is not None and options[name] is not False:
+                raise RuntimeError(
+                    f"expected backward() without {name} in a graph; multiply the loss by a "
+                    "factor, or freeze the other parameters, instead"
+                )
         self.losses.append(args[0])
         return None
 

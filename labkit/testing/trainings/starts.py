@@ -70,6 +70,12 @@ def _other_batch(runs: RunPair, now: StepPair) -> str:
     inputs = runs.sketches(now, "inputs")
     if inputs and all(_same_up_to_format(*pair) for pair in inputs.values()):
         return ""
+    if len(ours.batch) != len(theirs.batch):
+        return (
+            f"other batches: in step {ours.step} the model was called "
+            f"{counted(len(ours.batch), 'time')}, and {counted(len(theirs.batch), 'time')} in the "
+            "other run"
+        )
     # The sum of the digests does not depend on the order of the examples.
     totals = [sum(digest for _, digest in step.batch) & 0xFFFFFFFF for step in now]
     if totals[0] == totals[1]:
@@ -82,12 +88,6 @@ def _other_batch(runs: RunPair, now: StepPair) -> str:
         return (
             f"another order of batches: the baseline's batch of step {ours.step} is that of "
             f"step {elsewhere[0]} in the other run"
-        )
-    if len(ours.batch) != len(theirs.batch):
-        return (
-            f"other batches: in step {ours.step} the model was called "
-            f"{counted(len(ours.batch), 'time')}, and {counted(len(theirs.batch), 'time')} in the "
-            "other run"
         )
     return f"another batch in step {ours.step}"
 
