@@ -8,8 +8,8 @@ Invariant: a step uses the unscaled sum of all micro-batches' gradients, finite 
 dynamic. Results are equal to those of eager autocast, bit for bit. If the casts cannot be decided
 once, the graph uses eager autocast, with a warning that says why.
 
-Limits: it does not compile. Operations are cast by torch's lists (`labkit.amp.POLICY`). Python code
-in `build`, for instance a print, runs in the first calls only, as in OneFlow.
+Limits: it does not compile. Operations are cast by torch's lists (`labkit.amp.POLICY`). Under AMP,
+Python code in `build`, for instance a print, runs in the first calls only, as in OneFlow.
 
 Source: oneflow.nn.graph, graph.py and graph_config.py (add_optimizer, set_grad_scaler,
 clip_grad_max_norm of a group); lazy_op_interpreter.cpp. One call is one batch, split along
