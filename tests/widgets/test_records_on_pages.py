@@ -51,7 +51,7 @@ def test_a_page_shows_the_curves_of_the_record(page: Page, name: str, ink: str) 
     root = page.show(widget)
     widget.close()
     picture = root.locator(".lk-figure canvas").first
-    assert picture.is_visible()
+    picture.wait_for(state="visible")
     box = picture.bounding_box()
     assert box is not None
     assert box["width"] > 300
