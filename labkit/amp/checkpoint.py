@@ -5,7 +5,7 @@ torch.save writes a zip file, in which each tensor has a checksum. torch.load ig
 verifies it first. The file is written atomically (`labkit.records.write_atomic`).
 
 Invariant: at any moment, even if the process is killed, the path holds the old bundle or the new
-one, never a part. A bundle in which a bit has flipped is not loaded. `torch.load(path,
+one, never a part. A bundle in which a value has changed is not loaded. `torch.load(path,
 weights_only=True)["model"]` is a plain FP32 state dict.
 
 Source: torch.load (weights_only: the types allowed in an untrusted file); APPNOTE.TXT 4.4.7 (the
@@ -15,7 +15,6 @@ CRC-32 of a zip file).
 from __future__ import annotations
 
 import io
-import pickle
 import random
 import zipfile
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ from typing import IO, Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from torch.utils._pytree import tree_map_only
 
 from labkit.amp.engine import Engine
@@ -47,7 +47,8 @@ def save(path: str | Path, engine: Engine, **extra: Any) -> Path:
 
     Raises:
         RuntimeError: there are gradients that no step has used.
-        TypeError: `extra` holds a type that torch.load(weights_only=True) does not read.
+        TypeError: `extra` or a state holds a value that torch.save does not write, or that
+            torch.load(weights_only=True) does not read. The file has not changed then.
 
     >>> import tempfile
     >>> from functools import partial
@@ -156,12 +157,12 @@ def _describe_content(content: object) -> str:
 def _require_readable(bundle: Mapping[str, Any]) -> None:
     """Raise a TypeError if `read` could not load the bundle, found by a trial without data."""
     trial = io.BytesIO()
-    without_data = tree_map_only(Tensor, lambda t: torch.empty(0, dtype=t.dtype), dict(bundle))
-    torch.save(without_data, trial)
-    trial.seek(0)
     try:
+        torch.save(tree_map_only(Tensor, _without_data, dict(bundle)), trial)
+        trial.seek(0)
         torch.load(trial, weights_only=True)
-    except pickle.UnpicklingError as error:
+    # pickle's errors on values that it cannot write have no common type
+    except Exception as error:
         # one line of torch's message names the type
         names = [line for line in str(error).splitlines() if "GLOBAL" in line]
         raise TypeError(
@@ -170,27 +171,62 @@ def _require_readable(bundle: Mapping[str, Any]) -> None:
         ) from error
 
 
+def _without_data(tensor: Tensor) -> Tensor:
+    """Return an empty tensor in place of a plain one.
+
+    A tensor of a subclass or with attributes is kept: torch.load may refuse its class, or those of
+    its attributes.
+    """
+    is_plain = type(tensor) in (Tensor, Parameter) and not vars(tensor)
+    if not is_plain or tensor.layout is not torch.strided:
+        return tensor
+    return torch.empty(0, dtype=tensor.dtype)
+
+
 def generators() -> dict[str, Any]:
     """Return the states of the global random generators of torch, CUDA, numpy and Python."""
     # user code may draw from numpy's global generator
-    name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002
+    of_numpy = np.random.get_state(legacy=False)  # noqa: NPY002
     on_gpus: list[Tensor] = []
     if torch.cuda.is_available():
         on_gpus = torch.cuda.get_rng_state_all()
     return {
         "torch": torch.get_rng_state(),
         "cuda": on_gpus,
-        "numpy": [str(name), np.asarray(keys).tolist(), *rest],
+        # torch.load(weights_only=True) reads no arrays
+        "numpy": tree_map_only(np.ndarray, np.ndarray.tolist, of_numpy),
         "python": random.getstate(),
     }
 
 
 def set_generators(states: Mapping[str, Any]) -> None:
-    """Restore the states that `generators` returned; CUDA's only if as many GPUs are available."""
+    """Restore the states that `generators` returned; CUDA's only if as many GPUs are available.
+
+    Raises:
+        ValueError: numpy's global generator is now of another kind than the saved one.
+    """
     torch.set_rng_state(states["torch"].cpu())
     if states["cuda"] and torch.cuda.device_count() == len(states["cuda"]):
         torch.cuda.set_rng_state_all([state.cpu() for state in states["cuda"]])
-    name, keys, *rest = states["numpy"]
-    np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002
+    _set_numpy_generator(states["numpy"])
     version, numbers, gauss = states["python"]
     random.setstate((version, tuple(numbers), gauss))
+
+
+def _set_numpy_generator(state: Any) -> None:
+    """Restore the state of numpy's global generator."""
+    # checkpoints of version 0.2 hold a list: name, keys, and the rest of numpy's legacy tuple
+    if isinstance(state, list):
+        name, keys, *rest = state
+        np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002
+        return
+    saved = state["bit_generator"]
+    # numpy's own functions for this, get_bit_generator, came with version 1.24
+    current = np.random.get_state(legacy=False)["bit_generator"]  # noqa: NPY002
+    if current != saved:
+        raise ValueError(
+            f"expected numpy's global generator to be {saved}, as it was when the checkpoint was "
+            f"saved, got {current}. First call "
+            f"np.random.set_bit_generator(np.random.{saved}())"
+        )
+    np.random.set_state(state)  # noqa: NPY002

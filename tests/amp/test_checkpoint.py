@@ -8,7 +8,7 @@ import random
 import signal
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial, reduce
@@ -33,6 +33,7 @@ from labkit.amp import (
     read_checkpoint,
     save_checkpoint,
 )
+from labkit.amp.checkpoint import generators, set_generators
 from labkit.formats import FP16
 from labkit.gemm import SEQUENTIAL_FP16, SPECS, TURING_4
 
@@ -402,6 +403,86 @@ def test_extra_values_that_torch_cannot_load_are_refused(tmp_path: Path) -> None
     with pytest.raises(TypeError, match="Path"):
         save_checkpoint(tmp_path / "run.pt", engine_for(RECIPES["O2"]), where=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+class Tagged(torch.Tensor):
+    """A subclass, as users define them."""
+
+
+@pytest.mark.parametrize(
+    "make_value",
+    [
+        lambda: torch.ones(2).as_subclass(Tagged),
+        lambda: nn.Parameter(torch.ones(2)).as_subclass(Tagged),
+        lambda: tagged_with(Path("a")),
+        lambda: lambda: 0,
+        lambda: (each for each in ()),
+    ],
+    ids=["a subclass", "a parameter of a subclass", "an attribute", "a lambda", "a generator"],
+)
+def test_a_value_that_could_not_be_loaded_keeps_the_old_file(
+    make_value: Callable[[], object], tmp_path: Path
+) -> None:
+    engine = engine_for(RECIPES["O2"])
+    path = save_checkpoint(tmp_path / "run.pt", engine, epoch=1)
+    with pytest.raises(TypeError, match="expected numbers, text, tensors"):
+        save_checkpoint(path, engine, value=make_value())
+    assert load_checkpoint(path, engine) == {"epoch": 1}
+
+
+def tagged_with(value: object) -> torch.Tensor:
+    """Return a tensor with an attribute."""
+    tensor = torch.ones(2)
+    tensor.tag = value
+    return tensor
+
+
+def test_a_tensor_with_a_plain_attribute_is_saved(tmp_path: Path) -> None:
+    engine = engine_for(RECIPES["O2"])
+    path = save_checkpoint(tmp_path / "run.pt", engine, value=tagged_with("head"))
+    assert load_checkpoint(path, engine)["value"].tag == "head"
+
+
+def draws_of_numpy() -> list[float]:
+    """Return three draws of numpy's global generator."""
+    return np.random.normal(size=3).tolist()  # noqa: NPY002
+
+
+@pytest.fixture
+def numpy_generator() -> Iterator[None]:
+    """Restore numpy's global generator after a test."""
+    before = np.random.get_bit_generator()
+    yield
+    np.random.set_bit_generator(before)
+
+
+@pytest.mark.usefixtures("numpy_generator")
+@pytest.mark.parametrize("kind", ["MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"])
+def test_each_generator_of_numpy_is_restored(kind: str, tmp_path: Path) -> None:
+    np.random.set_bit_generator(getattr(np.random, kind)(1))
+    engine = engine_for(RECIPES["O2"])
+    path = save_checkpoint(tmp_path / "run.pt", engine)
+    expected = draws_of_numpy()
+    load_checkpoint(path, engine)
+    assert draws_of_numpy() == expected
+
+
+@pytest.mark.usefixtures("numpy_generator")
+def test_another_kind_of_numpy_generator_is_refused(tmp_path: Path) -> None:
+    engine = engine_for(RECIPES["O2"])
+    path = save_checkpoint(tmp_path / "run.pt", engine)
+    np.random.set_bit_generator(np.random.PCG64(1))
+    with pytest.raises(ValueError, match=r"to be MT19937, .* got PCG64"):
+        load_checkpoint(path, engine)
+
+
+def test_the_numpy_state_of_an_older_checkpoint_is_restored() -> None:
+    states = generators()
+    name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002
+    states["numpy"] = [name, np.asarray(keys).tolist(), *rest]
+    expected = draws_of_numpy()
+    set_generators(states)
+    assert draws_of_numpy() == expected
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the test forks a process and kills it")
