@@ -34,7 +34,12 @@ def in_short(error: BaseException) -> str:
     >>> in_short(ValueError("no such\nlayout"))
     'ValueError: no such'
     """
-    line = str(error).strip().partition("\n")[0]
+    try:
+        message = str(error)
+    # a class of the user's code may fail to make its message
+    except Exception:
+        message = "(its message cannot be made)"
+    line = message.strip().partition("\n")[0]
     if len(line) > MOST_CHARACTERS:
         line = f"{line[: MOST_CHARACTERS - 3]}..."
     kind = type(error).__name__

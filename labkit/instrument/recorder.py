@@ -25,7 +25,14 @@ from torch.utils._pytree import tree_leaves
 
 from labkit.instrument.events import OptimizerLike
 from labkit.instrument.histogram import ExponentHistogram
-from labkit.instrument.recording import Digests, Key, RecordedStep, Recording, importance
+from labkit.instrument.recording import (
+    MOST_SKETCHES,
+    Digests,
+    Key,
+    RecordedStep,
+    Recording,
+    importance,
+)
 from labkit.instrument.sample import floats, local_part
 from labkit.instrument.sketch import NO_ELEMENTS, Measured, Sketch, measured, places
 from labkit.instrument.user_code import INSTRUMENT, line_of_user
@@ -37,8 +44,8 @@ MOST_OF_LAYER = 4
 MOST_CALLS = 16
 # drawn elements in memory, in all steps together
 MOST_ELEMENTS = 1 << 23
-# sketches in memory, in all steps together
-MOST_TENSORS = 1 << 18
+# sketches in memory, in all steps together; a file holds no more, either
+MOST_TENSORS = MOST_SKETCHES
 # parameter groups of an optimizer whose settings are recorded
 MOST_GROUPS = 4
 # bytes: the digest of a larger batch, or of one on a GPU, covers drawn elements only

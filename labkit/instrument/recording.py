@@ -17,8 +17,11 @@ import io
 import json
 import zipfile
 import zlib
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +39,16 @@ SCHEMA = "labkit.recording/1"
 SUFFIX = ".labkit"
 # size of a file
 MOST_BYTES = 2_000_000
-# size of a file's content after decompression: a hostile file must not fill the memory
+# A hostile file must not fill the memory. These are the size of all content of a file after
+# decompression, in bytes, and the number of its sketches.
 MOST_UNPACKED = 256_000_000
-# size of a zip's own data for one member, at most
-MEMBER_BYTES = 160
+MOST_SKETCHES = 1 << 18
+# size of the zip's directory and of the header's own member, with a margin
+RESERVE = 1000
+# characters of a setting or of another text about the run
+MOST_CHARACTERS = 500
+# size of a zip's own data for one member, without the name, which it has twice
+MEMBER_BYTES = 76
 # sampled steps that are dropped last
 FIRST_STEPS = 4
 HEADER = "recording.json"
@@ -132,7 +141,12 @@ class Recording:
     unseen: tuple[str, ...] = ()
 
     def save(self, path: Path | str) -> Path:
-        """Write the recording to a file, whole or not at all, and return its path."""
+        """Write the recording to a file, whole or not at all, and return its path.
+
+        Raises:
+            ValueError: the names of the layers and the settings alone exceed the limit of a file,
+                or a step has more tensors than the format can hold.
+        """
         return write_atomic(Path(path), packed(self))
 
     @classmethod
@@ -178,22 +192,34 @@ def importance(index: int) -> tuple[int, int, int]:
 
 
 class _Table:
-    """Table of distinct values; columns of numbers refer to a value by its number."""
+    """Table of distinct values; columns of numbers refer to a value by its number of 16 bits."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
         self._numbers: dict[Any, int] = {}
 
     def number(self, value: Any) -> int:
-        """Return the number of a hashable value, which is added if it is new."""
+        """Return the number of a hashable value, which is added if it is new.
+
+        Raises:
+            ValueError: the table is full.
+        """
         if value not in self._numbers:
+            if len(self.values) == 1 << 16:
+                raise ValueError(
+                    "expected a model with at most 65,536 different tensors in its steps, got more"
+                )
             self._numbers[value] = len(self.values)
             self.values.append(value)
         return self._numbers[value]
 
 
 def packed(recording: Recording) -> bytes:
-    """Return a recording as the content of a file."""
+    """Return a recording as the content of a file.
+
+    Raises:
+        ValueError: as in `Recording.save`.
+    """
     tensors = _Table()
     shapes = _Table()
     dtypes = _Table()
@@ -211,20 +237,21 @@ def packed(recording: Recording) -> bytes:
         "steps": recording.steps,
         "every": recording.every,
         "skipped": recording.skipped,
-        "layers": dict(recording.layers),
-        "lines": dict(recording.lines),
-        "settings": dict(recording.settings),
-        "unseen": list(recording.unseen),
+        "layers": _shortened(recording.layers),
+        "lines": _shortened(recording.lines),
+        "settings": _shortened(recording.settings),
+        "unseen": [_in_short(what) for what in recording.unseen],
         "tensors": tensors.values,
         "shapes": shapes.values,
         "dtypes": dtypes.values,
-        "sampled": [_facts(step) for step in recording.sampled],
     }
-    header_bytes = len(zlib.compress(json.dumps(header).encode()))
-    written, steps_with = _selected(short, long, header_bytes)
-    facts = header["sampled"]
-    for index in written:
+    facts = [_facts(step) for step in recording.sampled]
+    fitting, left = _fitting(header, facts, short)
+    numbers = [step.step for step in recording.sampled]
+    steps_with = _steps_with_long_forms(fitting, numbers, long, left)
+    for index in fitting:
         facts[index]["parts"] = [part for part in PARTS if index in steps_with[part]]
+    written = sorted(fitting)
     header["sampled"] = [facts[index] for index in written]
 
     file = io.BytesIO()
@@ -238,38 +265,97 @@ def packed(recording: Recording) -> bytes:
     return file.getvalue()
 
 
-def _selected(
-    short: Sequence[bytes], long: Mapping[str, Sequence[bytes]], header_bytes: int
-) -> tuple[list[int], dict[str, set[int]]]:
-    """Return the indices of the steps that fit into the file, and for each part, of its steps.
+def _shortened(texts: Mapping[str, str]) -> dict[str, str]:
+    return {name: _in_short(text) for name, text in texts.items()}
 
-    The most important steps come first; all short forms come before the long forms.
+
+def _in_short(text: str) -> str:
+    """Return a text; one that is too long is cut, and its checksum makes it differ from others.
+
+    >>> _in_short("1e-08")
+    '1e-08'
+    >>> _in_short("betas, " * 1000)[-24:]
+    'betas,... (crc 49fa70b5)'
+    """
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    end = f"... (crc {zlib.crc32(text.encode()):08x})"
+    return text[: MOST_CHARACTERS - len(end)] + end
+
+
+def _size_in_zip(part: str, number: int, content: bytes) -> int:
+    """Return the size of one part of a step in the file."""
+    return MEMBER_BYTES + 2 * len(f"{part}/{number}") + len(content)
+
+
+def _fitting(
+    header: Mapping[str, Any], facts: Sequence[dict[str, Any]], short: Sequence[bytes]
+) -> tuple[list[int], int]:
+    """Return the steps whose short forms fit into the file, and the bytes that are left.
 
     Args:
+        header: the header without the entries of the steps.
+        facts: entry of each step in the header.
         short: short form of each step.
-        long: part -> long form of each step, b"" for none.
-        header_bytes: size of the header.
+
+    Returns:
+        The indices of the steps, the most important one first, and a number of bytes.
+
+    Raises:
+        ValueError: the header alone is larger than a file.
     """
-    # ten members more than counted: for the header, the zip's directory, and as a reserve
-    left = MOST_BYTES - header_bytes - 10 * MEMBER_BYTES
-    fitting: list[int] = []
-    for index in sorted(range(len(short)), key=importance):
-        size = len(short[index]) + MEMBER_BYTES
-        if size > left:
-            break
-        left -= size
-        fitting.append(index)
+    space = MOST_BYTES - RESERVE
+    order = sorted(range(len(short)), key=importance)
+    # number of steps -> size of their short forms, and number of their sketches
+    members = [_size_in_zip("short", facts[index]["step"], short[index]) for index in order]
+    sizes = list(accumulate(members, initial=0))
+    sketches = list(accumulate((facts[index]["tensors"] for index in order), initial=0))
+
+    def size_with(count: int) -> float:
+        """Return the size of the header and the short forms with the first steps of the order."""
+        if sketches[count] > MOST_SKETCHES:
+            return inf
+        # Which parts a step has is not known yet; with all of them, its entry is not smaller.
+        entries = [facts[index] | {"parts": list(PARTS)} for index in sorted(order[:count])]
+        text = json.dumps({**header, "sampled": entries})
+        return len(zlib.compress(text.encode())) + sizes[count]
+
+    # The size grows with the number of steps. The position found is that of the first number
+    # whose steps do not fit.
+    count = bisect_right(range(len(order) + 1), float(space), key=size_with) - 1
+    if count < 0:
+        raise ValueError(
+            f"expected names of layers, settings and lines that fit into {MOST_BYTES:,} bytes, "
+            f"got {size_with(0):,.0f} bytes of them. Watch a part of the model."
+        )
+    return order[:count], space - int(size_with(count))
+
+
+def _steps_with_long_forms(
+    fitting: Sequence[int],
+    numbers: Sequence[int],
+    long: Mapping[str, Sequence[bytes]],
+    left: int,
+) -> dict[str, set[int]]:
+    """Return for each part the steps whose long forms fit into the rest of the file.
+
+    Args:
+        fitting: indices of the steps in the file, the most important one first.
+        numbers: number of each step.
+        long: part -> long form of each step, b"" for none.
+        left: size of the rest of the file, in bytes.
+    """
     steps_with: dict[str, set[int]] = {part: set() for part in long}
     for part, forms in long.items():
         for index in fitting:
             if not forms[index]:
                 continue
-            size = len(forms[index]) + MEMBER_BYTES
+            size = _size_in_zip(part, numbers[index], forms[index])
             if size > left:
                 break
             left -= size
             steps_with[part].add(index)
-    return sorted(fitting), steps_with
+    return steps_with
 
 
 def _facts(step: RecordedStep) -> dict[str, Any]:
@@ -320,13 +406,16 @@ def _short_form(step: RecordedStep, tensors: _Table, shapes: _Table, dtypes: _Ta
 
 
 def _long_form(step: RecordedStep, kinds: Sequence[str], tensors: _Table) -> bytes:
-    """Return the long form of some kinds of tensors; b"" if their elements were dropped.
+    """Return the long form of some kinds of tensors; b"" if elements of any were dropped.
 
     It is the sizes of the following columns, elements, norms, the columns of histograms, and
     counts.
     """
     sketches = [each for (kind, _), each in step.sketches.items() if kind in kinds]
     if not any(len(each.elements) for each in sketches):
+        return b""
+    # the reader derives the number of elements from the shape
+    if any(len(each.elements) != min(each.size, DRAWN) for each in sketches):
         return b""
     bins: dict[str, list[Any]] = {name: [] for name in BINS}
     counts: list[int] = []
@@ -426,7 +515,7 @@ def unpacked(content: bytes) -> Recording:
                 )
             header = json.loads(archive.read(HEADER))
             _check_schema(header["schema"])
-            return _recording(header, archive)
+            return _recording(header, _Members(archive))
     except NotARecording:
         raise
     except UNREADABLE as error:
@@ -447,15 +536,38 @@ def _check_schema(schema: str) -> None:
         )
 
 
-def _recording(header: Mapping[str, Any], archive: zipfile.ZipFile) -> Recording:
+class _Members:
+    """Reads the compressed members of a file, at most as much as a recording can hold."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+        self._left = MOST_UNPACKED
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a member, decompressed."""
+        decompressor = zlib.decompressobj()
+        # a limit of 0 would be none
+        content = decompressor.decompress(self._archive.read(name), self._left + 1)
+        self._left -= len(content)
+        if not decompressor.eof or self._left < 0:
+            raise ValueError("a part of it is cut or too large")
+        return content
+
+
+def _recording(header: Mapping[str, Any], members: _Members) -> Recording:
     tensors = [(str(kind), str(name)) for kind, name in header["tensors"]]
     shapes = [tuple(int(side) for side in shape) for shape in header["shapes"]]
     dtypes = [str(name) for name in header["dtypes"]]
     sampled: list[RecordedStep] = []
+    sketches_left = MOST_SKETCHES
     for facts in header["sampled"]:
         number = int(facts["step"])
-        short = _decompressed(archive.read(f"short/{number}"))
-        columns, rest = _read_columns(short, COLUMNS, int(facts["tensors"]))
+        rows = int(facts["tensors"])
+        sketches_left -= rows
+        if sketches_left < 0:
+            raise ValueError("it has more tensors than a recording can hold")
+        short = members.read(f"short/{number}")
+        columns, rest = _read_columns(short, COLUMNS, rows)
         if rest:
             raise ValueError(
                 f"expected step {number} to end, got {counted(len(rest), 'byte')} more"
@@ -463,7 +575,7 @@ def _recording(header: Mapping[str, Any], archive: zipfile.ZipFile) -> Recording
         sketches = _sketches(columns, tensors, shapes, dtypes)
         histograms: dict[Key, ExponentHistogram] = {}
         for part in facts["parts"]:
-            long = _decompressed(archive.read(f"{part}/{number}"))
+            long = members.read(f"{part}/{number}")
             histograms |= _add_long_form(long, PARTS[part], sketches, tensors)
         sampled.append(_recorded_step(facts, sketches, histograms))
     return Recording(
@@ -525,15 +637,6 @@ def _recorded_step(
 
 def _texts(fields: Mapping[str, Any]) -> dict[str, str]:
     return {str(name): str(value) for name, value in fields.items()}
-
-
-def _decompressed(data: bytes) -> bytes:
-    """Return data that zlib compressed, at most as much as a recording can hold."""
-    decompressor = zlib.decompressobj()
-    content = decompressor.decompress(data, MOST_UNPACKED)
-    if not decompressor.eof:
-        raise ValueError("a part of it is cut or too large")
-    return content
 
 
 def _read_column(data: bytes, dtype: str, count: int) -> tuple[np.ndarray[Any, Any], bytes]:

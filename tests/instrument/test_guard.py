@@ -19,7 +19,7 @@ from torch.optim import optimizer as torch_optimizers
 from labkit.cli import main
 from labkit.frameworks import GradScaler
 from labkit.instrument import Watch, log, replay, sample, script, watch
-from labkit.instrument.guard import guarded_around
+from labkit.instrument.guard import describe_failure, guarded, guarded_around
 from tests.clinic.trainings import usual
 
 watch_module: Any = sys.modules[Watch.__module__]
@@ -29,6 +29,23 @@ Y = torch.arange(16) % 4
 
 class PlantedError(Exception):
     """The error that the tests plant."""
+
+
+class SilentError(Exception):
+    """An error that cannot make its message."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no message")
+
+
+def test_a_failure_without_a_message_ends_no_run() -> None:
+    reported: list[str] = []
+
+    def fail() -> None:
+        raise SilentError
+
+    guarded(fail, lambda where, error: reported.append(describe_failure(where, error)))()
+    assert reported[0].startswith("fail failed with SilentError: (its message cannot be made)")
 
 
 def network() -> nn.Module:

@@ -22,10 +22,17 @@ from labkit.instrument import (
     watch,
 )
 from labkit.instrument import recorder as recorder_module
+from labkit.instrument import recording as recording_module
 from labkit.instrument import script as script_watch
 from labkit.instrument.recorder import digests
-from labkit.instrument.recording import HEADER, MOST_BYTES, packed, unpacked
-from labkit.instrument.sketch import Sketch, _on_cpu, _on_device, places, sketch
+from labkit.instrument.recording import (
+    HEADER,
+    MOST_BYTES,
+    MOST_CHARACTERS,
+    packed,
+    unpacked,
+)
+from labkit.instrument.sketch import NO_ELEMENTS, Sketch, _on_cpu, _on_device, places, sketch
 
 
 def network() -> nn.Module:
@@ -175,6 +182,82 @@ def test_a_file_of_200_modules_and_100_steps_fits_the_limit() -> None:
     assert len(found.sampled) == 100
     assert found.sampled[0].sketches["activations", "layer.0"].elements.shape == (64,)
     assert found.sampled[99].sketches["activations", "layer.0"].elements.shape == (0,)
+
+
+def small_step(number: int, elements: np.ndarray = NO_ELEMENTS) -> RecordedStep:
+    """Return a step with one layer."""
+    sketch_of_layer = Sketch((3,), "float32", 1.0, 1.0, 0.5, number % 1000, elements)
+    return RecordedStep(
+        number, loss=1 / (number + 1), sketches={("weights", "fc"): sketch_of_layer}
+    )
+
+
+def test_dropped_steps_take_no_space_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording_module, "MOST_BYTES", 100_000)
+    steps = tuple(small_step(number) for number in range(2000))
+    few = len(unpacked(packed(Recording("Net", 1000, 1, steps[:1000]))).sampled)
+    many = len(unpacked(packed(Recording("Net", 2000, 1, steps))).sampled)
+    assert few < 1000
+    assert many == pytest.approx(few, rel=0.05)
+
+
+def test_a_file_of_many_steps_uses_its_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording_module, "MOST_BYTES", 100_000)
+    steps = tuple(small_step(number) for number in range(1000))
+    assert 95_000 < len(packed(Recording("Net", 1000, 1, steps))) <= 100_000
+
+
+def test_long_settings_are_cut_and_stay_distinct() -> None:
+    texts = {name: f"{'0.9, ' * 1000}{name}" for name in "ab"}
+    found = unpacked(packed(Recording("Net", 1, 1, (small_step(0),), settings=texts))).settings
+    assert found["a"].startswith("0.9, 0.9, ")
+    assert len(found["a"]) == MOST_CHARACTERS
+    assert found["a"] != found["b"]
+
+
+def test_settings_that_exceed_a_file_are_refused() -> None:
+    random = np.random.default_rng(0)
+    texts = {str(number): random.bytes(200).hex() for number in range(20_000)}
+    with pytest.raises(ValueError, match="2,000,000 bytes, got"):
+        packed(Recording("Net", 1, 1, (small_step(0),), settings=texts))
+
+
+def test_a_step_of_too_many_tensors_is_refused() -> None:
+    each = small_step(0).sketches["weights", "fc"]
+    sketches = {("weights", str(number)): each for number in range(65_537)}
+    with pytest.raises(ValueError, match="at most 65,536 different tensors"):
+        packed(Recording("Net", 1, 1, (RecordedStep(0, sketches=sketches),)))
+
+
+def test_elements_dropped_for_one_of_two_tensors_are_left_out() -> None:
+    whole = small_step(0, np.ones(3, dtype=np.float32)).sketches["weights", "fc"]
+    without = small_step(0).sketches["weights", "fc"]
+    sketches = {("weights", "a"): whole, ("weights", "b"): without}
+    (step,) = unpacked(
+        packed(Recording("Net", 1, 1, (RecordedStep(0, sketches=sketches),)))
+    ).sampled
+    assert step.sketches["weights", "a"].norm == pytest.approx(1.0, rel=0.01)
+    assert len(step.sketches["weights", "a"].elements) == 0
+
+
+def test_the_content_of_all_parts_is_limited_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    each = small_step(0).sketches["weights", "fc"]
+    sketches = {("weights", str(number)): each for number in range(1000)}
+    steps = tuple(RecordedStep(number, sketches=sketches) for number in range(50))
+    content = packed(Recording("Net", 50, 1, steps))
+    # the parts have 950,000 bytes, 19,000 each, which zlib compresses well
+    monkeypatch.setattr(recording_module, "MOST_UNPACKED", 900_000)
+    with pytest.raises(NotARecording, match="cut or too large"):
+        unpacked(content)
+    monkeypatch.setattr(recording_module, "MOST_UNPACKED", 960_000)
+    assert len(unpacked(content).sampled) == 50
+
+
+def test_the_number_of_sketches_in_a_file_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = packed(Recording("Net", 100, 1, tuple(small_step(number) for number in range(100))))
+    monkeypatch.setattr(recording_module, "MOST_SKETCHES", 99)
+    with pytest.raises(NotARecording, match="more tensors than a recording can hold"):
+        unpacked(content)
 
 
 @pytest.mark.slow
