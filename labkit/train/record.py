@@ -15,10 +15,10 @@ import hashlib
 import json
 import math
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
 from pathlib import Path
-from types import MethodType
+from types import BuiltinMethodType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -132,7 +132,8 @@ class RunRecord:
         }
         content["snapshots"] = [_pack_snapshot(snapshot) for snapshot in self.snapshots]
         content["pictures"] = [vars(picture) for picture in self.pictures]
-        return write_atomic(Path(path), json.dumps(content, allow_nan=False).encode())
+        text = json.dumps(content, allow_nan=False, default=_without_numpy)
+        return write_atomic(Path(path), text.encode())
 
 
 def load(path: str | Path) -> RunRecord:
@@ -167,17 +168,30 @@ def _unpack_record(content: dict[str, Any]) -> RunRecord:
 
 
 # Fields whose strings are text; any other string is a number that JSON lacks.
-_TEXT = ("task", "recipe", "metric_name", "device", "versions", "date", "fingerprint")
+_TEXT = ("task", "recipe", "metric_name", "device", "versions", "date", "fingerprint", "arithmetic")
+
+
+def _without_numpy(value: Any) -> Any:
+    """Return a number of numpy as one of Python, for JSON."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"expected numbers, text, lists and dicts in a record, got {value!r}")
 
 
 def _pack(value: Any) -> Any:
     """Return a value for JSON, which lacks inf and NaN: these become strings."""
+    if isinstance(value, np.generic):
+        return _pack(value.item())
+    if isinstance(value, dict):
+        return {key: _pack(each) for key, each in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
 
 
 def _unpack(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _unpack(each) for key, each in value.items()}
     return float(value) if isinstance(value, str) else value
 
 
@@ -223,9 +237,16 @@ def fingerprint(task: Task, recipe: Recipe) -> str:
         for f in fields(owner):
             value = getattr(owner, f.name)
             # Defaults are omitted, so that saved records stay valid when a field is added.
-            if f.name not in descriptive and value != f.default:
+            if f.name not in descriptive and not _is_default(value, f.default):
                 parts.append(f"{_OLD_NAMES.get(f.name, f.name)}={_spell(value, f.name)}")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    # a comparison of arrays gives an array
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return False
+    return bool(value == default)
 
 
 def _spell(value: Any, field: str) -> str:
@@ -267,6 +288,10 @@ def _spell(value: Any, field: str) -> str:
     if hasattr(value, "__qualname__"):
         return _qualified_name(value, field)
     text = repr(value)
+    # the same as the repr, except for values whose repr is not complete
+    if is_dataclass(value):
+        pairs = [f"{f.name}={_spell(getattr(value, f.name), field)}" for f in fields(value)]
+        text = f"{type(value).__qualname__}({', '.join(pairs)})"
     if re.search(r" at 0x[0-9a-fA-F]+", text):
         raise _ambiguous(field, text, "Make its class a frozen dataclass, or define its __repr__.")
     if isinstance(value, ProductFormat):
@@ -277,14 +302,20 @@ def _spell(value: Any, field: str) -> str:
 def _qualified_name(function: Any, field: str) -> str:
     """Return the name of a function or class, with its module unless it is the lab's or torch's."""
     name = str(function.__qualname__)
+    module = str(getattr(function, "__module__", None) or "torch")
     owner = getattr(function, "__self__", None)
+    if isinstance(function, MethodType) and isinstance(owner, type):
+        # an inherited class method has the name of the class that defines it
+        name = f"{owner.__qualname__}.{function.__name__}"
+        module = owner.__module__
     if "<lambda>" in name or "<locals>" in name:
         raise _ambiguous(
             field, name, "Write it as a function (def) at the top level of a module or a notebook."
         )
-    if isinstance(function, MethodType) and not isinstance(owner, type):
+    # the owner of a function that was written in C is None, a module or an object
+    is_method = isinstance(function, MethodType | BuiltinMethodType)
+    if is_method and owner is not None and not isinstance(owner, type | ModuleType):
         return f"{_spell(owner, field)}.{function.__name__}"
-    module = str(getattr(function, "__module__", None) or "torch")
     return name if module.split(".")[0] in ("labkit", "torch") else f"{module}.{name}"
 
 

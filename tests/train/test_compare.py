@@ -180,6 +180,22 @@ def test_worked_example_of_a_record(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["steps"]["loss"] == [0.5, "nan"]
 
 
+def test_a_record_with_numbers_of_numpy_is_saved(tmp_path: Path) -> None:
+    step = StepRecord(1, np.float32(0.5), np.float64(1024), np.bool_(False), True)
+    record = replace(run("O1", 3, np.float32("nan")), steps=(step,), seconds=np.float32(2))
+    loaded = load(record.save(tmp_path / "run.json"))
+    assert loaded.steps == (step,)
+    assert loaded.seconds == 2
+    assert math.isnan(loaded.metric)
+
+
+def test_infinities_in_a_table_of_a_record_are_kept(tmp_path: Path) -> None:
+    tables = {"memory": {"weights": math.inf}, "arithmetic": {"allow_tf32": "inf"}}
+    loaded = load(replace(run("O1", 3, 0.5), **tables).save(tmp_path / "run.json"))
+    assert loaded.memory == tables["memory"]
+    assert loaded.arithmetic == tables["arithmetic"]
+
+
 @pytest.mark.parametrize(
     "text", ["", "not json", "[1, 2]", '{"schema": "other/1"}', '{"schema": "labkit.run/1"}']
 )

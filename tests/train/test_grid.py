@@ -9,11 +9,12 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -26,6 +27,7 @@ from labkit.train import (
     TASKS,
     Place,
     RunRecord,
+    Task,
     TrainingRun,
     devices,
     load,
@@ -137,6 +139,29 @@ def test_a_task_of_a_notebook_is_trained_in_its_process(
     assert len(train_grid(custom, [FP32], [0, 1], tmp_path, workers=2)) == 2
 
 
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """A value of a user's task."""
+
+    values: object
+
+
+class BaseLoss:
+    """Has a class method that two classes inherit."""
+
+    @classmethod
+    def of_sum(cls, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(outputs, targets, reduction="sum")
+
+
+class FirstLoss(BaseLoss):
+    pass
+
+
+class SecondLoss(BaseLoss):
+    pass
+
+
 def test_fingerprints_depend_on_every_nested_value() -> None:
     def fingerprint_of(**keywords: object) -> str:
         return fingerprint(replace(SHORT, loss=partial(F.cross_entropy, **keywords)), FP32)
@@ -157,6 +182,12 @@ def test_fingerprints_depend_on_every_nested_value() -> None:
         {"of": torch.nn.CrossEntropyLoss()},
         {"of": torch.nn.CrossEntropyLoss(label_smoothing=0.1)},
         {"of": torch.nn.CrossEntropyLoss(torch.ones(2))},
+        {"of": Setting(torch.ones(2000))},
+        {"of": Setting(weights)},
+        {"of": FirstLoss.of_sum},
+        {"of": SecondLoss.of_sum},
+        {"of": torch.ones(2).add},
+        {"of": torch.zeros(2).add},
     )
     assert len({fingerprint_of(**keywords) for keywords in different}) == len(different)
 
@@ -171,8 +202,23 @@ def test_fingerprints_of_equal_sets_are_equal() -> None:
             filled.add(number)
         sets.append(filled)
     assert repr(sets[0]) != repr(sets[1])
-    tasks = [replace(SHORT, loss=partial(F.cross_entropy, of=each)) for each in sets]
-    assert fingerprint(tasks[0], FP32) == fingerprint(tasks[1], FP32)
+    for value_of in (set, lambda each: Setting(frozenset(each))):
+        values = [value_of(each) for each in sets]
+        tasks = [replace(SHORT, loss=partial(F.cross_entropy, of=each)) for each in values]
+        assert fingerprint(tasks[0], FP32) == fingerprint(tasks[1], FP32)
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedTask(Task):
+    """A user's task with a field of its own."""
+
+    class_weights: object = None
+
+
+def test_a_field_with_an_array_has_a_fingerprint() -> None:
+    values = {f.name: getattr(SHORT, f.name) for f in fields(SHORT)}
+    tasks = [WeightedTask(**values, class_weights=np.full(3, weight)) for weight in (1.0, 2.0)]
+    assert fingerprint(tasks[0], FP32) != fingerprint(tasks[1], FP32)
 
 
 def test_a_loss_without_an_importable_name_is_refused(tmp_path: Path) -> None:
