@@ -449,6 +449,8 @@ def test_a_page_names_each_tensor_and_escapes_it(tmp_path: Path) -> None:
         # The same elements are zero.
         ([1.0, 2.5, 0.0, 4.0], False),
         ([1.0, 2.0], False),
+        # Zeros in one alone are those of an underflow.
+        ([0.0, 2.0, 0.0, 4.0], False),
         # One keeps nothing, so nothing is kept by both.
         ([0.0, 0.0, 0.0, 0.0], False),
     ],
@@ -456,3 +458,9 @@ def test_a_page_names_each_tensor_and_escapes_it(tmp_path: Path) -> None:
 def test_other_zeros_alone_are_not_a_sign_of_dropout(there: list[float], expected: bool) -> None:
     here = np.array([1.0, 2.0, 0.0, 4.0])
     assert starts.keeps_other_elements(here, np.array(there)) is expected
+
+
+def test_small_elements_of_another_run_are_not_kept() -> None:
+    here = np.array([1.0, 2.0, 0.0, 4.0])
+    there = np.array([0.0, 2.5, 3.0, 0.0])
+    assert not starts.keeps_other_elements(1e-9 * here, 1e-9 * there)
