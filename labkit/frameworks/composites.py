@@ -39,6 +39,10 @@ from labkit.modes import body_of
 _NONE = 0
 _MEAN = 1
 _SUM = 2
+# A later torch has a kernel for it, at which autocast casts nothing.
+_LDEXP_IS_COMPOSED = torch._C._dispatch_has_kernel_for_dispatch_key(
+    "aten::ldexp.Tensor", "CompositeImplicitAutograd"
+)
 # Any, since the stubs of torch have strings for reductions, which are numbers in C++
 _nn: Any = torch._C._nn
 
@@ -78,7 +82,8 @@ def cross_entropy_loss(
             return -terms.sum(dim)
         if reduction == _SUM:
             return -terms.sum()
-        return -terms.sum() / (terms.numel() // classes)
+        examples = math.prod(input.shape) // classes if classes else 0
+        return -terms.sum() / examples
     nll = _nn.nll_loss_nd(log_probabilities, target, weight, reduction, ignore_index)
     # torch ignores a negative one, and NaN
     if not label_smoothing > 0:
@@ -111,6 +116,9 @@ def pairwise_distance(
 
 def ldexp(input: Tensor, other: Tensor) -> Tensor:
     """Return `input * 2 ** other`."""
+    if not _LDEXP_IS_COMPOSED:
+        with torch._C.DisableTorchFunction():
+            return torch.ldexp(input, other)
     return input * torch.pow(2.0, other)
 
 
@@ -173,7 +181,9 @@ def corrcoef(input: Tensor) -> Tensor:
 
 def matrix_power(input: Tensor, n: int) -> Tensor:
     """Return the n-th power of square matrices, by repeated squaring."""
-    if not input.is_floating_point() or n in (-1, 0, 1):
+    is_square = input.dim() >= 2 and input.size(-1) == input.size(-2)
+    # torch raises its own errors
+    if not is_square or not input.is_floating_point() or n in (-1, 0, 1):
         with torch._C.DisableTorchFunction():
             whole: Tensor = torch.linalg.matrix_power(input, n)
             return whole
@@ -203,8 +213,8 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
     if a.dim() == 2:
         return torch.mm(a, b)
     # as torch's matmul does: expand to the shape of the batch, then flatten it
-    flat_a = a.expand(a.shape).reshape(-1, *a.shape[-2:])
-    flat_b = b.expand(b.shape).reshape(-1, *b.shape[-2:])
+    flat_a = a.expand(a.shape).flatten(0, -3)
+    flat_b = b.expand(b.shape).flatten(0, -3)
     return torch.bmm(flat_a, flat_b).view(a.shape)
 
 
@@ -245,7 +255,7 @@ def affine_grid(theta: Tensor, size: Any, align_corners: bool) -> Tensor:
         )
     # homogeneous coordinates
     points = torch.cat([places, torch.ones_like(places[..., :1])], -1)
-    flat = points.reshape(theta.size(0), -1, rows + 1)
+    flat = points.flatten(1, -2)
     return torch.bmm(flat, theta.transpose(1, 2)).view(places.shape)
 
 
@@ -295,6 +305,8 @@ def _widths(y: Tensor, x: Tensor, dim: int) -> Tensor:
         x: their coordinates, in the shape of y, of its last dimensions, or one row for all of y.
         dim: the dimension of the integral.
     """
+    # torch counts a negative one from the end of y
+    dim = dim % y.dim()
     if x.dim() == 1:
         shape = [1] * y.dim()
         shape[dim] = x.size(0)

@@ -52,6 +52,9 @@ REFUSED = {
     "too few points of a running integral": lambda: torch.cumulative_trapezoid(B, SHORT, dim=0),
     "a bool": lambda: torch.trapezoid(B > 0),
     "no dimension": lambda: torch.mvlgamma(B + 5, 0),
+    "points of more dimensions": lambda: torch.trapezoid(A[0], A),
+    "a power of matrices that are not square": lambda: torch.linalg.matrix_power(A, 2),
+    "a power of a vector": lambda: torch.linalg.matrix_power(A[0], 2),
 }
 
 
@@ -73,9 +76,34 @@ def test_label_smoothing_that_torch_ignores_changes_nothing(smoothing):
         assert torch.equal(F.cross_entropy(logits, classes, label_smoothing=smoothing), plain)
 
 
-def test_running_integrals_of_nothing_are_empty():
+EMPTY = {
+    "running integral": lambda: torch.cumulative_trapezoid(torch.empty(0)),
+    "power of a batch of matrices": lambda: torch.linalg.matrix_power(torch.empty(2, 0, 0), 2),
+    "power of no matrices": lambda: torch.linalg.matrix_power(torch.empty(0, 3, 3), 5),
+    "grid of no maps": lambda: torch.affine_grid_generator(
+        torch.empty(0, 2, 3), (0, 1, 4, 5), False
+    ),
+    "cross entropy of no classes": lambda: F.cross_entropy(torch.empty(3, 0), torch.empty(3, 0)),
+    "cross entropy of no examples": lambda: F.cross_entropy(torch.empty(0, 3), torch.empty(0, 3)),
+}
+
+
+@pytest.mark.parametrize("call", EMPTY.values(), ids=EMPTY)
+def test_a_composite_of_empty_tensors_is_torchs(call):
+    expected = call()
     with fp16():
-        assert torch.cumulative_trapezoid(torch.empty(0)).shape == (0,)
+        result = call()
+    torch.testing.assert_close(result, expected, equal_nan=True, check_dtype=False)
+
+
+def test_ldexp_of_halves_has_the_dtype_of_this_torch():
+    # An older torch computes half * 2.0 ** other, and autocast lets pow run in FP32.
+    key = "CompositeImplicitAutograd"
+    is_composed = torch._C._dispatch_has_kernel_for_dispatch_key("aten::ldexp.Tensor", key)
+    with fp16():
+        result = torch.ldexp(A.half(), torch.tensor([2]))
+    assert result.dtype is (torch.float32 if is_composed else torch.float16)
+    assert torch.equal(result.float(), A.half().float() * 4)
 
 
 def test_cross_entropy_rounds_as_torch_on_a_gpu():
