@@ -238,6 +238,9 @@ def test_ulp_is_the_distance_to_the_next_value():
         ("1.5 × 2^(-14)", "power of two", 0x0600),
         ("1/3", "fraction", 0x3555),
         ("-1 / 3", "fraction", 0xB555),
+        # 2049 is halfway between 2048 and 2050; more than that goes up.
+        ("4098/2", "fraction", 0x6800),
+        ("4098000001/2000000", "fraction", 0x6801),
         ("inf", "special", 0x7C00),
         ("-Infinity", "special", 0xFC00),
         ("nan", "special", 0x7E00),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from labkit.gemm import (
     accumulate,
     emulate,
 )
+from labkit.gemm.accumulators import instruction_for
 from labkit.interop import dtype_of
 from tests.oracles.mma_reference import GRID, to_format, whole
 
@@ -235,6 +237,28 @@ def test_a_tensor_core_is_an_accumulator() -> None:
     )
     with pytest.raises(ValueError, match="V100 Tensor Cores take FP16 operands; asked for BF16"):
         accumulate(*wide, None, SPECS["V100"])
+
+
+def test_an_instruction_of_other_operands_keeps_the_result() -> None:
+    halves = replace(SPECS["Ada"], result=FP16)
+    assert instruction_for(halves, E4M3).result == FP16
+    # The instruction for BF16 has FP32 results only.
+    assert instruction_for(halves, BF16).result == FP32
+    assert instruction_for(SPECS["Ada"], E4M3).result == FP32
+
+
+def test_operands_of_the_two_fp8_formats_are_multiplied() -> None:
+    a = torch.tensor([[1.75, -2.0]]).to(torch.float8_e4m3fn)
+    b = torch.tensor([[3.0], [0.5]]).to(torch.float8_e5m2)
+    assert accumulate(a, b).item() == 1.75 * 3 - 1
+    assert accumulate(b.T, a.T).item() == 1.75 * 3 - 1
+
+
+@pytest.mark.parametrize("other", [torch.float16, torch.float32])
+def test_an_fp8_operand_beside_a_wider_one_is_refused(other: torch.dtype) -> None:
+    a = torch.ones(1, 1).to(torch.float8_e4m3fn)
+    with pytest.raises(ValueError, match="expected A and B of one dtype"):
+        accumulate(a, torch.ones(1, 1, dtype=other))
 
 
 def test_shapes_and_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,6 +142,9 @@ def test_cifar10_is_read_as_red_green_blue(tmp_path: Path) -> None:
 def test_damaged_files_of_cifar10_are_refused(tmp_path: Path) -> None:
     rows = write_cifar(tmp_path)
     whole = rows.tobytes()
+    rows[1, 0] = 9
+    (tmp_path / "data_batch_3.bin").write_bytes(rows.tobytes())
+    cifar10(tmp_path)
     rows[1, 0] = 10
     for content, message in (
         (whole[:-7], "a whole number of images"),
@@ -162,6 +165,9 @@ def test_a_damaged_file_of_mnist_is_refused_by_name(tmp_path: Path) -> None:
         (names[1], b"<html>not found</html>", "begins with 3c68746d"),
         (names[1], idx(labels[:4]), "expected 5 labels in .*train-labels-idx1-ubyte, got 4"),
         (names[0], whole[names[0]][:10], r"expected an IDX file .* in .*train-images-idx3-ubyte"),
+        # a header without content, and one without its last byte
+        (names[0], whole[names[0]][:16], r"expected [\d,]+ bytes for shape .*, got 0"),
+        (names[0], whole[names[0]][:15], "expected an IDX file"),
         (names[2], packed[:-9], r"t10k-images-idx3-ubyte.gz cannot be unpacked"),
         (names[2], b"not gzip", r"t10k-images-idx3-ubyte.gz cannot be unpacked"),
         (
