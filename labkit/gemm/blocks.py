@@ -319,12 +319,13 @@ def to_half(values: NDArray[np.float64]) -> NDArray[np.float64]:
     At 1.5 * 2^(e + 42), the spacing of FP64 is 2^(e - 10), that of FP16 for exponent e. So adding
     that number rounds, and subtracting it is exact.
     """
-    field = values.view(np.int64) & (0x7FF << _POINT)
+    # numpy makes scalars of arrays without dimensions; they cannot be written to
+    field = np.asarray(values.view(np.int64) & (0x7FF << _POINT))
     np.maximum(field, (FP16.emin + _BIAS) << _POINT, out=field)
     # 2^e becomes 1.5 * 2^(e + 42)
     field += (_POINT - FP16.significand_bits << _POINT) + (1 << (_POINT - 1))
     anchor = field.view(np.float64)
-    rounded = values + anchor
+    rounded = np.asarray(values + anchor)
     rounded -= anchor
     rounded[np.abs(rounded) > FP16.max] = np.inf
     return np.copysign(rounded, values)

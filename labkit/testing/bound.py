@@ -167,13 +167,13 @@ def arithmetic(
 def sum_error(
     how: Arithmetic,
     terms: int,
-    size: Floats,
+    size: Floats | float,
     *,
     extra: int = 0,
     grid: float = 0.0,
     gain: float = 1.0,
 ) -> Floats:
-    """Return the error bound a S + b for sums of `terms` terms, as the pair of numbers a and b.
+    """Return the bound of the errors of sums of `terms` terms, before they are stored.
 
     Args:
         how: the arithmetic of the additions.
@@ -185,12 +185,16 @@ def sum_error(
             underflows.
         gain: largest factor that is applied after an underflow.
 
+    Returns:
+        A bound for each element of `size`; inf where an order of the additions may overflow.
+
     >>> float(sum_error(Arithmetic("FP32"), 4096, np.array(1.0))) < 4096 * 2**-24 * 1.001
     True
     """
     require_kind(how, Arithmetic, "how", "For example: arithmetic(FP32)")
     require_kind(terms, int, "terms")
     require_kind(size, (float, np.ndarray), "size", "Pass the sum of magnitudes, in FP64")
+    size = np.asarray(size, np.float64)
     grown = 1 + how.operand_error
     tiny = how.format.smallest_subnormal
     if how.spec is None:

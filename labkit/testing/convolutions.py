@@ -85,7 +85,8 @@ def convolution(
     def pairs(places: Places) -> tuple[Floats, Floats]:
         sheet, channel, *place = np.unravel_index(places, shape)
         taken = windows[(sheet, channel // filters_of_group, *place)]
-        return taken.reshape(len(places), -1).T, filters[channel].reshape(len(places), -1).T
+        terms = math.prod(filters.shape[1:])
+        return taken.reshape(-1, terms).T, filters[channel].reshape(-1, terms).T
 
     products = Products(
         (padded, image_format),
@@ -108,6 +109,10 @@ def _require_shapes(image: tuple[int, ...], filters: tuple[int, ...], groups: in
         raise ValueError(
             "expected x[batch, channels, ...] and weight[out, channels / groups, ...] with 1 to 3 "
             f"dimensions more, got {list(image)} and {list(filters)} with groups={groups}"
+        )
+    if not filters[0] or not filters[1]:
+        raise ValueError(
+            f"expected one filter or more, of one channel or more, got {list(filters)}"
         )
     if filters[0] % groups:
         raise ValueError(
@@ -178,7 +183,8 @@ class _Window:
         # of the shape [batch, channels, *places, *size] after this
         taken = (slice(None, None, step) for step in (*self.stride, *self.dilation))
         windows = reached[:, :, *taken]
-        grouped = windows.reshape(len(padded), groups, -1, *windows.shape[2:])
+        channels = padded.shape[1] // groups
+        grouped = windows.reshape(len(padded), groups, channels, *windows.shape[2:])
         return np.moveaxis(grouped, 2, len(self.size) + 2)
 
 

@@ -26,7 +26,7 @@ from labkit.testing import (
     rms_norm,
     softmax,
 )
-from labkit.testing.bound import Floats
+from labkit.testing.bound import Floats, sum_error
 from labkit.testing.orders import sums
 
 # Kinds of operands: see `draw`.
@@ -275,6 +275,13 @@ def test_a_sum_that_may_overflow_has_an_infinite_bound() -> None:
     operation = matmul(x, np.ones((3, 1), np.float16))
     assert np.isinf(operation.error(Arithmetic("FP16", FP16)))
     assert np.isfinite(operation.error(Arithmetic("FP32")))
+
+
+@pytest.mark.parametrize("terms", [10, 10**9])
+def test_a_bound_of_a_number_is_a_number(terms: int) -> None:
+    of_number = sum_error(Arithmetic("FP16", FP16), terms, 1.0)
+    of_array = sum_error(Arithmetic("FP16", FP16), terms, np.array([1.0]))
+    assert float(of_number) == of_array[0]
 
 
 def decimals(values: np.ndarray) -> list[Decimal]:

@@ -402,6 +402,19 @@ def test_a_result_without_elements_is_equal_and_reported() -> None:
     assert verdict.unjudged == ("nothing: the result has no elements",)
 
 
+def test_a_convolution_of_no_images_is_equal() -> None:
+    operation = testing.convolution(torch.zeros(0, 3, 8, 8), torch.ones(4, 3, 3, 3))
+    assert compare(torch.zeros(0, 4, 6, 6), operation).kind == VerdictKind.EQUAL
+
+
+@pytest.mark.parametrize("accumulator", ["FP16", "BF16", "FP32"])
+def test_a_mean_is_replayed_in_each_accumulator(accumulator: str) -> None:
+    x = normal(64, 33)
+    verdict = compare(x.mean(1), testing.mean(x, 1), accumulator=accumulator)
+    assert verdict.explained
+    assert verdict.reached is not None
+
+
 def long_terms() -> Tensor:
     """Return a number of terms that is too large for a replay."""
     terms = torch.ones(1_000_001).half()
@@ -471,6 +484,16 @@ def test_a_wrong_long_sum_does_not_pass() -> None:
         ),
         (ValueError, "bias to broadcast", lambda: matmul(A, B, bias=torch.ones(7))),
         (ValueError, "two vectors", lambda: testing.dot(A, B)),
+        (
+            ValueError,
+            r"one channel or more, got \[4, 0, 3\]",
+            lambda: testing.convolution(torch.zeros(1, 0, 8), torch.zeros(4, 0, 3)),
+        ),
+        (
+            ValueError,
+            r"one channel or more, got \[0, 3, 3\]",
+            lambda: testing.convolution(torch.zeros(1, 3, 8), torch.zeros(0, 3, 3)),
+        ),
         (ValueError, "dim within the 2 dimensions", lambda: sum_over(A, 5)),
         (
             ValueError,

@@ -241,7 +241,7 @@ def cells_of_step(
     for key, (here, there) in both.items():
         is_scaled = "gradient" in key[0]
         apart = distance(here, there, same_scale=same_scale or not is_scaled)
-        # Weights are judged between two steps, by `labkit.testing.trainings.compare`.
+        # Weights are judged between two steps, by `labkit.testing.trainings.weights`.
         allowed = math.inf if key[0] == "weights" else bounds.allowed(key, apart)
         cells.append(Cell(ours.step, key, apart, allowed))
     return cells
