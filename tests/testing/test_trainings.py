@@ -56,6 +56,13 @@ def test_the_verdict_names_what_was_planted(planted: str, tmp_path: Path) -> Non
     assert word in verdict.reason, str(verdict)
 
 
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """Return a recording of three steps."""
+    path = tmp_path_factory.mktemp("short") / "run.labkit"
+    return Recording.load(record(Training(steps=3), path))
+
+
 # Changes that alter only the rounding of a training.
 ROUNDINGS = {
     "sums in slices": {"sums": "slices"},
@@ -378,6 +385,41 @@ def two_epsilons(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         str(record(training, folder / "healthy.labkit")),
         str(record(replace(training, eps=1e-4), folder / "other.labkit")),
     ]
+
+
+def with_losses(run: Recording, loss: float | None) -> Recording:
+    """Return a recording whose losses are replaced."""
+    return replace(run, sampled=tuple(replace(step, loss=loss) for step in run.sampled))
+
+
+def test_equal_trainings_whose_losses_are_nan_are_the_same(short: Recording) -> None:
+    verdict = compare_trainings(with_losses(short, math.nan), with_losses(short, math.nan))
+    assert verdict.kind is SAME
+
+
+def test_a_run_without_losses_has_the_same_bits(short: Recording) -> None:
+    assert compare_trainings(short, with_losses(short, None)).kind is SAME
+
+
+def test_runs_without_a_common_tensor_are_not_compared(short: Recording) -> None:
+    bare = replace(short, sampled=tuple(replace(step, sketches={}) for step in short.sampled))
+    with pytest.raises(ValueError, match="tensors that both runs have recorded, got none"):
+        compare_trainings(short, bare)
+
+
+def test_runs_without_a_common_step_are_not_compared(short: Recording) -> None:
+    with pytest.raises(ValueError, match="got steps 0, 1, 2 and none"):
+        compare_trainings(short, replace(short, sampled=()))
+
+
+def test_one_recording_in_place_of_a_spread_is_refused(short: Recording) -> None:
+    with pytest.raises(TypeError, match=r"spread=\[recording\]"):
+        compare_trainings(short, short, spread=short)
+
+
+def test_a_run_that_is_not_a_recording_is_refused(short: Recording) -> None:
+    with pytest.raises(TypeError, match="recording: expected a Recording or a Path or a str, got 3"):
+        compare_trainings(short, 3)
 
 
 def test_the_command_prints_the_verdict(

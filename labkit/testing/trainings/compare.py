@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from labkit.findings import counted
+from labkit.formats.arguments import require_kind
 from labkit.instrument.recording import Key, Recording
 from labkit.testing.trainings.coarse import coarse_format
 from labkit.testing.trainings.distance import (
@@ -58,6 +59,7 @@ class TrainingsDiffer(AssertionError):
 
 def as_recording(recording: AnyRecording) -> Recording:
     """Return a recording, which is loaded if it is a path."""
+    require_kind(recording, (Recording, Path, str), "recording", "Pass a recording, or its file")
     return recording if isinstance(recording, Recording) else Recording.load(recording)
 
 
@@ -76,7 +78,7 @@ def assert_same_training(
 
     Raises:
         TrainingsDiffer: If the run has a fault, or starts differently and no band holds its losses.
-        NotARecording: If a file is not a recording.
+        NotARecording, OSError, ValueError: As in `compare_trainings`.
     """
     comparison = compare_trainings(baseline, run, spread=spread)
     if not comparison.same_training:
@@ -97,8 +99,13 @@ def compare_trainings(
 
     Raises:
         NotARecording: If a file is not a recording.
-        ValueError: If no step was sampled in both runs.
+        OSError: If a file cannot be read.
+        ValueError: If no step was sampled in both runs, or no tensor was recorded in both.
     """
+    if isinstance(spread, Recording | Path | str):
+        raise TypeError(
+            "spread: expected a list of recordings or files, got one. Pass spread=[recording]"
+        )
     healthy = [as_recording(each) for each in spread]
     return _Comparison(as_recording(baseline), as_recording(run), healthy).result()
 
@@ -223,7 +230,13 @@ class _Comparison:
     def _explained(self) -> TrainingDiff:
         """Return the verdict if all tensors are the same or explained."""
         first = next((cell for cell in self.cells if cell.distance > 0), None)
-        losses_differ = any(ours.loss != theirs.loss for ours, theirs in self.steps)
+        losses_differ = any(_losses_differ(ours.loss, theirs.loss) for ours, theirs in self.steps)
+        if not self.cells:
+            raise ValueError(
+                "expected tensors that both runs have recorded, got none with the same name: the "
+                f"models are {self.runs.baseline.model} and {self.runs.run.model}. Record two runs "
+                "of one model."
+            )
         if first is None and not losses_differ:
             return self._verdict(
                 TrainingVerdictKind.SAME,
@@ -285,8 +298,17 @@ def _first_beyond_rounding(cells: Iterable[Cell]) -> Cell | None:
     return next((cell for cell in cells if cell.beyond), None)
 
 
+def _losses_differ(one: float | None, other: float | None) -> bool:
+    """Return whether two losses are different numbers; both may be NaN."""
+    if one is None or other is None or (math.isnan(one) and math.isnan(other)):
+        return False
+    return one != other
+
+
 def _first_steps(recording: Recording) -> str:
     """Return the numbers of the first sampled steps, for a message."""
+    if not recording.sampled:
+        return "none"
     numbers = [str(step.step) for step in recording.sampled[:MOST_STEPS]]
     if len(recording.sampled) > MOST_STEPS:
         return f"{', '.join(numbers)} ..."
