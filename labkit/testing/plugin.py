@@ -19,7 +19,8 @@ import pytest
 if TYPE_CHECKING:
     from labkit.testing.verdict import Verdict
 
-_VERDICTS = pytest.StashKey["dict[str, Verdict]"]()
+# Attribute of a report: the verdict in one line. pytest-xdist sends it from its workers along.
+_VERDICT = "labkit_verdict"
 
 
 @pytest.fixture
@@ -48,18 +49,16 @@ def pytest_runtest_makereport(
         report.longrepr = (
             f"{item.path.name}:{own[-1].lineno + 1}: {str(own[-1].statement).strip()}\n\n{verdict}"
         )
-        item.config.stash.setdefault(_VERDICTS, {})[item.nodeid] = verdict
+        suspects = "".join(f"; {each}" for each in verdict.suspects[:1])
+        setattr(report, _VERDICT, f"{verdict.kind}{suspects}")
     return report
 
 
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """List the tests whose differences are not explained."""
-    verdicts = config.stash.get(_VERDICTS, {})
-    if not verdicts:
+    reports = [each for each in terminalreporter.getreports("failed") if hasattr(each, _VERDICT)]
+    if not reports:
         return
     terminalreporter.section("differences that rounding does not explain")
-    for test, verdict in verdicts.items():
-        suspects = "".join(f"; {each}" for each in verdict.suspects[:1])
-        terminalreporter.line(f"{test}: {verdict.kind}{suspects}")
+    for report in reports:
+        terminalreporter.line(f"{report.nodeid}: {getattr(report, _VERDICT)}")

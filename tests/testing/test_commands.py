@@ -71,6 +71,12 @@ def test_each_operation_has_a_tolerance(line: str) -> None:
     assert min(rtol_and_atol(text)) >= 0.0
 
 
+@pytest.mark.parametrize("operation", ["softmax", "layer_norm", "rms_norm"])
+def test_long_rows_of_a_norm_have_a_tolerance(operation: str) -> None:
+    # all 100,000 elements with their rows would need 80 GB
+    assert min(rtol_and_atol(tolerance(f"{operation} K=100_000 fp16"))) >= 0.0
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_right_results_of_other_operands_are_within_tolerance(seed: int) -> None:
     rtol, atol = rtol_and_atol(tolerance("matmul K=512 fp16 out=fp16 accumulate=fp32"))
@@ -302,8 +308,13 @@ def output_of_the_plugin(tmp_path_factory: pytest.TempPathFactory) -> str:
     (folder / "test_kernel.py").write_text(TEST, encoding="utf-8")
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     plugins = ["-p", "labkit.testing.plugin", "-p", "no:cacheprovider"]
+    return run_pytest(folder, *plugins)
+
+
+def run_pytest(folder: Path, *options: str) -> str:
+    """Return what pytest prints for a folder of tests."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *plugins, "-q"],
+        [sys.executable, "-m", "pytest", *options, "-q"],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -327,6 +338,22 @@ def test_the_plugin_provides_the_fixture(output_of_the_plugin: str) -> None:
 
 def test_the_plugin_hides_the_frames_of_the_package(output_of_the_plugin: str) -> None:
     assert "def assert_explained" not in output_of_the_plugin
+
+
+LISTED = "test_kernel.py::test_wrong: cannot be rounding; "
+
+
+def test_the_plugin_lists_what_is_not_explained(output_of_the_plugin: str) -> None:
+    assert f"\n{LISTED}" in output_of_the_plugin
+
+
+@pytest.mark.slow
+def test_the_plugin_lists_the_failures_of_workers(tmp_path: Path) -> None:
+    pytest.importorskip("xdist")
+    (tmp_path / "test_kernel.py").write_text(TEST, encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    output = run_pytest(tmp_path, "-p", "labkit.testing.plugin", "-n", "1")
+    assert f"\n{LISTED}" in output
 
 
 def test_the_plugin_leaves_other_failures_as_they_are(output_of_the_plugin: str) -> None:

@@ -418,7 +418,9 @@ def test_one_recording_in_place_of_a_spread_is_refused(short: Recording) -> None
 
 
 def test_a_run_that_is_not_a_recording_is_refused(short: Recording) -> None:
-    with pytest.raises(TypeError, match="recording: expected a Recording or a Path or a str, got 3"):
+    with pytest.raises(
+        TypeError, match="recording: expected a Recording or a Path or a str, got 3"
+    ):
         compare_trainings(short, 3)
 
 
