@@ -149,7 +149,9 @@ def house() -> grimp.ImportGraph:
 
 def layer_of(module: str) -> str:
     """Return the package or module of labkit that a module belongs to."""
-    return (*module.split("."), "__init__")[1]
+    # labkit itself is in its __init__
+    parts = [*module.split("."), "__init__"]
+    return parts[1]
 
 
 def offences(graph: grimp.ImportGraph) -> list[str]:
@@ -202,7 +204,8 @@ def upward_in_amp(graph: grimp.ImportGraph) -> list[str]:
 
 def room_in_amp(module: str) -> str:
     """Return the package or module of amp that a module belongs to."""
-    return (*module.split("."), "__init__")[2]
+    parts = [*module.split("."), "__init__"]
+    return parts[2]
 
 
 def circles(graph: grimp.ImportGraph) -> list[list[str]]:

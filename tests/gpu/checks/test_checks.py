@@ -72,21 +72,17 @@ def test_recurrent_layers_forward_and_backward(asked: Asked, layer: str) -> None
     """They are on no list of autocast, but ask torch whether autocast is on."""
     theirs, ours = (region for region, _ in against_torch.pairs(asked.device))
     width = 256 if asked.thorough else 64
+    found = {}
     with against_torch.repeatable():
-        check_unlike(
-            asked,
-            {
-                f"{layer}{', packed' * packed}": against_torch.compare(
-                    *(
-                        against_torch.outcome(
-                            against_torch.recurrent(layer, width, packed, asked.device), region()
-                        )
-                        for region in (theirs, ours)
-                    )
+        for name, packed in ((layer, False), (f"{layer}, packed", True)):
+            outcomes = [
+                against_torch.outcome(
+                    against_torch.recurrent(layer, width, packed, asked.device), region()
                 )
-                for packed in (False, True)
-            },
-        )
+                for region in (theirs, ours)
+            ]
+            found[name] = against_torch.compare(*outcomes)
+    check_unlike(asked, found)
 
 
 @pytest.mark.check("amp", "autocast")
