@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -821,6 +822,32 @@ def test_a_state_of_more_losses_is_loaded_with_a_warning(state_of_three_losses):
         amp.load_state_dict(state_of_three_losses)
     del state_of_three_losses["loss_scaler2"]
     assert amp.state_dict() == state_of_three_losses
+
+
+def test_the_state_of_a_disabled_amp_is_loaded_with_a_warning():
+    amp.initialize(small(), enabled=False)
+    empty = amp.state_dict()
+    amp.initialize(small(), verbosity=0)
+    with pytest.warns(UserWarning, match="it was saved with enabled=False"):
+        amp.load_state_dict(empty)
+    assert amp.state_dict() == {"loss_scaler0": {"loss_scale": 2.0**16, "unskipped": 0}}
+
+
+def test_a_state_with_keys_that_are_numbers_is_refused():
+    amp.initialize(small(), verbosity=0)
+    with pytest.raises(RuntimeError, match=r"Unexpected key\(s\) in state_dict: 3"):
+        amp.load_state_dict({3: {}})
+
+
+def test_a_number_of_losses_may_be_one_of_numpy():
+    amp.initialize(small(), num_losses=np.int64(2), verbosity=0)
+    assert len(amp.state_dict()) == 2
+
+
+@pytest.mark.parametrize("level", [0, ["O1"], "O4"])
+def test_an_unknown_level_is_refused(level):
+    with pytest.raises(RuntimeError, match="Unexpected optimization level"):
+        amp.initialize(small(), opt_level=level)
 
 
 def deep_copy(model, folder):

@@ -34,6 +34,7 @@ from torch import Tensor, nn
 
 from labkit.amp import Rule, ScalerState, autocast, float_function, half_function, promote_function
 from labkit.amp.masters.weights import require_fitting
+from labkit.formats.arguments import require_kind
 from labkit.frameworks.apex.casts import LOG, AmpHandle, AmpState, require_no_modes
 from labkit.frameworks.apex.models import (
     Properties,
@@ -142,7 +143,8 @@ def initialize(
     if properties.master_weights:
         for optimizer in optimizer_list:
             require_fitting(optimizer, flat=False)
-    if not isinstance(num_losses, int) or num_losses < 1:
+    require_kind(num_losses, int, "num_losses")
+    if num_losses < 1:
         raise ValueError(f"expected num_losses >= 1, got {num_losses!r}")
     losses = [
         LossScaler(properties.loss_scale, min_loss_scale, max_loss_scale) for _ in range(num_losses)
@@ -298,7 +300,7 @@ def load_state_dict(state_dict: dict[str, Any]) -> None:
     if not _amp_state.opt_properties.enabled:
         return
     scalers = _amp_state.loss_scalers
-    if not isinstance(state_dict, Mapping) or any("loss_scaler" not in key for key in state_dict):
+    if not _is_state_dict(state_dict):
         if isinstance(state_dict, Mapping):
             keys = ", ".join(map(repr, state_dict))
         else:
@@ -308,9 +310,12 @@ def load_state_dict(state_dict: dict[str, Any]) -> None:
             "an amp.state_dict(): that of the model or the optimizer is loaded by those."
         )
     if len(state_dict) != len(scalers):
+        advice = f"give amp.initialize num_losses={len(state_dict)} to continue with all of them"
+        if not state_dict:
+            advice = "it was saved with enabled=False, and the scales start from their first values"
         warnings.warn(
             f"state_dict contains {len(state_dict)} entries, while {len(scalers)} loss_scalers are "
-            f"used: give amp.initialize num_losses={len(state_dict)} to continue with all of them.",
+            f"used: {advice}.",
             stacklevel=2,
         )
     try:
@@ -327,6 +332,13 @@ def load_state_dict(state_dict: dict[str, Any]) -> None:
         ) from None
     for scaler, state in zip(scalers, states, strict=False):
         scaler.state = state
+
+
+def _is_state_dict(content: object) -> bool:
+    """Return whether a value has the form of amp's state dict."""
+    if not isinstance(content, Mapping):
+        return False
+    return all("loss_scaler" in str(key) for key in content)
 
 
 def disable_casts() -> AbstractContextManager[Any]:

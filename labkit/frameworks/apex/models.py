@@ -103,7 +103,7 @@ def properties_of(opt_level: str, **overrides: Any) -> Properties:
     >>> properties_of("O2", keep_batchnorm_fp32="False").keep_batchnorm_fp32
     False
     """
-    if opt_level not in LEVELS:
+    if not isinstance(opt_level, str) or opt_level not in LEVELS:
         raise RuntimeError(
             f"Unexpected optimization level {opt_level}. Options are 'O0', 'O1', 'O2', 'O3'. "
             "The O in front is the letter, not the number zero."
