@@ -6,6 +6,7 @@ import math
 import pickle
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from labkit.amp.casting.autocast import current
@@ -312,6 +313,17 @@ def rates_of(optimizer):
 def test_a_rate_is_spread_over_the_groups(value, rates, three_groups):
     three_groups.set_hyper("lr", value)
     assert rates_of(three_groups) == pytest.approx(rates)
+
+
+def test_a_slice_without_a_last_rate_is_refused(three_groups):
+    with pytest.raises(ValueError, match=r"lr as slice\(last\) or slice\(first, last\)"):
+        three_groups.set_hyper("lr", slice(0.01, None))
+
+
+def test_a_weight_decay_may_be_a_number_of_numpy():
+    learn = two_layers()
+    learn.fit(1, wd=np.float32(0.25))
+    assert [hyper["wd"] for hyper in learn.opt.hypers] == [0.25]
 
 
 def test_one_group_has_the_last_rate_of_a_slice():

@@ -3,6 +3,7 @@
 import copy
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -161,6 +162,16 @@ def test_without_a_dynamic_scaler_an_overflow_is_not_skipped(scale):
     graph = line(scaler=scaler)
     graph(torch.full((4, 1), math.inf))
     assert not math.isfinite(graph.model.weight.item())
+
+
+def test_a_static_scale_may_be_a_number_of_numpy():
+    assert flow.amp.StaticGradScaler(np.float32(8.0)).config.init_scale == 8.0
+
+
+@pytest.mark.parametrize("factor", [0, "2", math.nan])
+def test_a_growth_factor_that_is_out_of_range_is_refused(factor):
+    with pytest.raises(ValueError, match="growth_factor must be a number, more than 1"):
+        flow.amp.GradScaler(growth_factor=factor)
 
 
 def test_gradients_that_were_there_before_a_call_do_not_count():

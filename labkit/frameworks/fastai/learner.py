@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from labkit.amp.masters.convert import NORM_LAYERS
+from labkit.formats.arguments import require_kind
 from labkit.frameworks.fastai.callback.core import (
     Callback,
     CancelBackwardException,
@@ -349,8 +350,7 @@ class Learner:
             UserWarning: trainable parameters are in no group of the optimizer.
         """
         decay = self.wd if wd is None else wd
-        if not isinstance(decay, float | int | None):
-            raise TypeError(f"expected wd as a number, got {decay!r}; pass callbacks as cbs=")
+        require_kind(decay, (float, type(None)), "wd", "To add callbacks, pass callbacks as cbs=")
         before = list(self.cbs)
         try:
             self.add_cbs(cbs)

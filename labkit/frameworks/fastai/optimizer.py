@@ -219,6 +219,8 @@ def _groups_of(params: Any, known: set[str]) -> list[dict[str, Any]]:
 
 def _for_each(name: str, value: Any, count: int) -> list[Any]:
     """Return a hyperparameter's value for each of `count` groups."""
+    if isinstance(value, slice) and value.stop is None:
+        raise ValueError(f"expected {name} as slice(last) or slice(first, last), got {value}")
     if isinstance(value, slice) and value.start and count > 1:
         # a geometric sequence from start to stop
         ratio = (value.stop / value.start) ** (1 / (count - 1))

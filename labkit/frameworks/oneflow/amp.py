@@ -6,8 +6,9 @@ Source: oneflow.amp.grad_scaler (arguments, checks).
 from __future__ import annotations
 
 from dataclasses import replace
+from numbers import Real
 
-from labkit.amp import PRESETS, static
+from labkit.amp import PRESETS, ScalerConfig, static
 
 
 class GradScaler:
@@ -27,18 +28,20 @@ class GradScaler:
         backoff_factor: float = 0.5,
         growth_interval: int = 2000,
     ) -> None:
-        if backoff_factor != 1.0 / growth_factor:
-            raise ValueError(
-                "Only support 1.0/growth_factor as backoff_factor at the moment, got "
-                f"{backoff_factor}: with growth_factor={growth_factor} it is {1.0 / growth_factor}."
-            )
-        self.config = replace(
+        config = replace(
             PRESETS["OneFlow"],
             init_scale=init_scale,
             growth_factor=growth_factor,
             backoff_factor=backoff_factor,
             growth_interval=growth_interval,
         )
+        # the configuration has checked that the factors are numbers, and not 0
+        if backoff_factor != 1.0 / growth_factor:
+            raise ValueError(
+                "Only support 1.0/growth_factor as backoff_factor at the moment, got "
+                f"{backoff_factor}: with growth_factor={growth_factor} it is {1.0 / growth_factor}."
+            )
+        self.config: ScalerConfig = config
 
 
 class StaticGradScaler:
@@ -49,6 +52,7 @@ class StaticGradScaler:
     """
 
     def __init__(self, scale_factor: float) -> None:
-        if not (isinstance(scale_factor, int | float) and scale_factor > 0.0):
+        # Real includes the numbers of numpy
+        if not (isinstance(scale_factor, Real) and scale_factor > 0.0):
             raise ValueError(f"StaticGradScaler's scale_factor must > 0.0; got {scale_factor!r}")
-        self.config = static(scale_factor, skip_on_inf=False)
+        self.config = static(float(scale_factor), skip_on_inf=False)
