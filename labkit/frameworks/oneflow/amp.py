@@ -55,4 +55,4 @@ class StaticGradScaler:
         # Real includes the numbers of numpy
         if not (isinstance(scale_factor, Real) and scale_factor > 0.0):
             raise ValueError(f"StaticGradScaler's scale_factor must > 0.0; got {scale_factor!r}")
-        self.config = static(float(scale_factor), skip_on_inf=False)
+        self.config: ScalerConfig = static(float(scale_factor), skip_on_inf=False)
