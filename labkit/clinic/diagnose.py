@@ -21,6 +21,7 @@ from labkit.clinic.constants import Constant, constants_in, constants_of
 from labkit.clinic.diagnosis import Diagnosis, is_known
 from labkit.clinic.script_diagnosis import ScriptDiagnosis, StepLimit
 from labkit.faults import FAULTS
+from labkit.formats.arguments import require_kind
 from labkit.instrument import Report
 from labkit.instrument.events import GradScalerLike
 from labkit.instrument.guard import guarded
@@ -85,7 +86,8 @@ def diagnose(
         The findings of these steps, the worst first.
 
     Raises:
-        TypeError: step cannot be called, or model is not a torch.nn.Module.
+        TypeError: step cannot be called, model is not a torch.nn.Module, or steps is not a whole
+            number.
         ValueError: batches is empty, steps is not positive, or the model has no parameters.
     """
     if not callable(step):
@@ -94,7 +96,8 @@ def diagnose(
         )
     if model is not None and not isinstance(model, nn.Module):
         raise TypeError(f"model: expected a torch.nn.Module or None, got {type(model).__name__}")
-    if not isinstance(steps, int) or steps < 1:
+    require_kind(steps, int, "steps")
+    if steps < 1:
         raise ValueError(f"steps: expected a positive integer, got {steps!r}")
     diagnosis = Diagnosis(constants_of(step, model))
     if optimizer is not None:

@@ -21,6 +21,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -436,7 +437,8 @@ def _bilinear(
 
 def _each(value: Any, dimensions: int) -> tuple[int, ...]:
     """Return one number for each dimension, from one number for all or a sequence."""
-    sizes = (value,) if isinstance(value, int) else tuple(value)
+    # torch takes numbers of numpy, too
+    sizes = (int(value),) if isinstance(value, Integral) else tuple(value)
     return sizes * dimensions if len(sizes) == 1 else sizes
 
 

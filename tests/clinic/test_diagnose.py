@@ -177,6 +177,7 @@ def test_invalid_arguments_of_diagnose_are_refused() -> None:
         (TypeError, "step: expected a function", {"step": 3}),
         (ValueError, "has no parameter", {"model": torch.nn.ReLU()}),
         (ValueError, "steps: expected a positive", {"steps": 0}),
+        (TypeError, "steps: expected an int, got 2.5", {"steps": 2.5}),
     ):
         with pytest.raises(error, match=message):
             diagnose(**{**vars(case), **wrong})

@@ -130,6 +130,16 @@ def test_gradients_of_micro_batches_are_added():
     assert graph.model.weight.item() == 1 - 0.25 * (2 + 2 + 0 + 8)
 
 
+def test_a_number_of_micro_batches_may_be_one_of_numpy():
+    assert line(steps=np.int64(2))(torch.ones(4, 1)).shape == line(steps=2)(torch.ones(4, 1)).shape
+
+
+@pytest.mark.parametrize(("steps", "error"), [(0, ValueError), (2.0, TypeError)])
+def test_a_number_of_micro_batches_that_is_not_one_is_refused(steps, error):
+    with pytest.raises(error, match=r"number of micro-batches|1 micro-batch or more"):
+        line(steps=steps)
+
+
 def test_a_batch_that_micro_batches_do_not_divide_is_refused():
     with pytest.raises(ValueError, match="multiple of 4, the number of micro-batches"):
         line(steps=4)(torch.ones(6, 1))

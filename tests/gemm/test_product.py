@@ -140,7 +140,7 @@ for d in (1, 2, 3):
         f"conv_transpose{d}d": (
             transposed,
             (integers(2, 4, *image), integers(4, 3, *kernel), integers(3)),
-            {"stride": 2},
+            {"stride": np.int64(2)},
         ),
         f"conv_transpose{d}d, everything": (
             transposed,

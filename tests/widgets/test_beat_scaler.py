@@ -107,6 +107,10 @@ def test_scales_outside_of_the_slider_are_refused():
             on_slider(exponent)
 
 
+def test_a_scale_may_be_a_number_of_numpy():
+    assert on_slider(np.int64(4)) == 4
+
+
 def test_invalid_games_are_refused():
     for options in ({"steps": 0}, {"pace": 0}, {"pace": float("nan")}):
         with pytest.raises(ValueError, match="1 step or more and a positive pace"):

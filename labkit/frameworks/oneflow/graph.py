@@ -33,6 +33,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tre
 from labkit.amp import RECIPES, CastGraph, ScalerState, static
 from labkit.amp.loss_scaling.clip import clip_
 from labkit.amp.masters.weights import require_fitting
+from labkit.formats.arguments import require_kind
 from labkit.frameworks.oneflow.amp import GradScaler, StaticGradScaler
 from labkit.frameworks.steps import LossScale, Steps
 from labkit.interop import format_of
@@ -67,11 +68,13 @@ class GraphConfig:
         """Split each batch into micro-batches, whose gradients are added up.
 
         Raises:
-            ValueError: value is not a whole number, or less than 1.
+            TypeError: value is not a whole number.
+            ValueError: value is less than 1.
         """
-        if not isinstance(value, int) or value < 1:
+        require_kind(value, int, "value", "Pass the number of micro-batches")
+        if value < 1:
             raise ValueError(f"expected 1 micro-batch or more, got {value!r}")
-        self.gradient_accumulation_steps = value
+        self.gradient_accumulation_steps = int(value)
 
     def allow_fuse_model_update_ops(self, mode: bool = True) -> None:
         """Do nothing: these three options affect the speed of a compiled graph, not its results."""

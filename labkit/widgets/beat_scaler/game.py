@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -236,11 +237,11 @@ def on_slider(log2_scale: int) -> int:
         ValueError: If it is not a whole number in `LOG2_RANGE`.
     """
     low, high = LOG2_RANGE
-    if not isinstance(log2_scale, int) or not low <= log2_scale <= high:
+    if not isinstance(log2_scale, Integral) or not low <= log2_scale <= high:
         raise ValueError(
             f"log2_scale: expected a whole number from {low} to {high}, got {log2_scale!r}"
         )
-    return log2_scale
+    return int(log2_scale)
 
 
 @dataclass
