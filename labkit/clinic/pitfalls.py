@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import statistics
 
-from labkit.findings import CheckReport, Finding, Status
+from labkit.findings import CheckReport, Finding, Status, counted
 from labkit.train import RunRecord
 
 # in a row; a dynamic scaler halves 2^16 to below 1 in 17
@@ -53,7 +53,7 @@ def _loss(record: RunRecord) -> Finding:
                 )
             else:
                 remedy = (
-                    "every gradient before it was finite, so the forward pass overflows "
+                    "no step with inf or NaN was taken before it, so the forward pass overflows "
                     "(look at the activations) or the optimizer divided by zero (Adam's "
                     "epsilon of 1e-8 is 0 in FP16 weights: keep FP32 masters)"
                 )
@@ -91,8 +91,8 @@ def _underflow(record: RunRecord) -> Finding:
     # the upper one of two middle values
     middle = statistics.median_high(measured)
     what = (
-        f"{middle:.1%} of the activation gradients (median of {len(measured)} measurements "
-        "against FP32)"
+        f"{middle:.1%} of the activation gradients (median of "
+        f"{counted(len(measured), 'measurement')} against FP32)"
     )
     if middle < MUCH_UNDERFLOW:
         return Finding("underflow", Status.OK, what)

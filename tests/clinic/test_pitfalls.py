@@ -45,6 +45,18 @@ def test_an_infinite_loss_came_from_the_forward_pass() -> None:
     assert find_pitfalls(first_step).summary.startswith("What went wrong in this run: 1 of 3")
 
 
+def test_a_skipped_step_with_inf_did_not_reach_the_weights() -> None:
+    skipped = record_of(
+        StepRecord(1, 2.0, 2.0**40, True, False), StepRecord(2, float("nan"), 1.0, True, False)
+    )
+    assert remedy_of(skipped).startswith("no step with inf or NaN was taken before it")
+
+
+def test_a_single_measurement_is_not_a_plural() -> None:
+    measured = find_pitfalls(record_of(StepRecord(1, 1.0, 1.0, False, True, 0.0)))
+    assert "median of 1 measurement against" in str(measured)
+
+
 def test_a_record_without_steps_is_healthy() -> None:
     assert find_pitfalls(record_of()).healthy
 
