@@ -43,7 +43,10 @@ def _ordinary_steps(random: Random) -> list[Case]:
 
 
 def _large_steps(random: Random) -> list[Case]:
-    """Scaled elements of one sign, 32,768 or more: each is finite, and their FP16 sum is not."""
+    """Scaled elements of one sign, 32,768 or more: each is finite, and their FP16 sum is not.
+
+    The last case is a gradient of zeros, which is finite, too.
+    """
     weight = whole(random, (4,), 0, 1024) / 2**10
     gradient = whole(random, (4,), 512, 1024).abs() / 2**11
     # Scaled, this is 65504.
@@ -56,7 +59,7 @@ def _large_steps(random: Random) -> list[Case]:
 
 
 def _tiny_steps(random: Random) -> list[Case]:
-    """Gradients n / 2^36 below 2^-26, most of which are 0 in FP16.
+    """Gradients n / 2^36 below 2^-26, all of which are 0 in FP16.
 
     At the scales of the cases, 2^22 or more, they are normal numbers of FP16.
     """

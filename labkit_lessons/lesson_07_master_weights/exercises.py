@@ -67,14 +67,14 @@ STEP = Exercise(
             1,
             lambda random: [_training(random, steps) for steps in (1, 3)],
         ),
-        # an FP16 weight would never move
+        # an FP16 weight, whose ulp is 2^-11 or more, would never move
         Check(
             "forty steps below a quarter of an ulp",
             2,
-            lambda random: [_training(random, 40, lr=2.0**-12)],
+            lambda random: [_training(random, 40, lr=2.0**-13)],
         ),
         Check("a master that FP16 does not hold", 1, _between),
-        # below its smallest subnormal, once they are unscaled
+        # below half of its smallest subnormal, once they are unscaled
         Check(
             "gradients too small for FP16",
             1,
@@ -82,7 +82,7 @@ STEP = Exercise(
                 (
                     torch.zeros(4),
                     [whole(random, (4,), 1, 512).half() / 16 for _ in range(3)],
-                    2.0**25,
+                    2.0**30,
                     1.0,
                 )
             ],
@@ -425,7 +425,7 @@ FLAT = Exercise(
             2,
             lambda random: [_flat(random, (2, 3), (2,)), _flat(random, (3, 2), (3,), (4, 3), (4,))],
         ),
-        # below its smallest subnormal, once they are unscaled, into masters of that size
+        # below half of its smallest subnormal, once they are unscaled, into masters of that size
         Check(
             "gradients too small for FP16",
             1,
@@ -433,7 +433,7 @@ FLAT = Exercise(
                 (
                     torch.zeros(7),
                     [whole(random, shape, 1, 512).half() / 16 for shape in ((2, 2), (3,))],
-                    2.0**25,
+                    2.0**30,
                     1.0,
                 )
             ],
@@ -546,7 +546,8 @@ EMA = Exercise(
         ),
         # 60 steps of about an ulp of FP16
         Check("a decay of 0.99", 2, lambda random: [(_walk(random, 60, 2.0**-9), 0.99)]),
-        # far below an ulp of FP16: the model's weights stand still, the masters move
+        # Each step is far below an ulp of FP16. The masters move in every step, and the model's
+        # weights in one or two.
         Check(
             "masters that move by less than FP16 sees",
             1,
