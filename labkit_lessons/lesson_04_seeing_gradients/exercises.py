@@ -493,7 +493,8 @@ def _narrow(random: Random) -> list[Case]:
         (smallest * 1.5, largest),
         (smallest, largest),
         (smallest * 1.5, largest * 2),
-        (smallest, 2.0**30 + e),
+        # at the one scale, the largest lands on 65504
+        (smallest, largest * 65504 / 65536),
     ]
 
 
