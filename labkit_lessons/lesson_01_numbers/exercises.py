@@ -668,7 +668,7 @@ def _narrow(random: Random) -> list[Case]:
     odd = random.randrange(3, 20) * 2 + 1
     widths = (1, 12, 64, random.choice((2, 3, 5, 7, 9, 19)))
     others = [(_shape(random, 2), bits) for bits in widths]
-    # More elements than FP32 counts without a gap.
+    # Their bits are not whole bytes. The second has more elements than FP32 counts without a gap.
     many = [
         ((1031, random.randrange(1025, 1500, 2)), 6),
         ((4 * random.randrange(2**22, 2**23) + 1,), 4),

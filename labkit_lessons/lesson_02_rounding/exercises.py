@@ -717,7 +717,7 @@ def _small_numbers(random: Random) -> list[Case]:
 
 
 def _large_numbers(random: Random) -> list[Case]:
-    """From 3,200 to 32,000: their squares are beyond 65504."""
+    """From 3,200 to 32,000, and up to the largest number: their squares are beyond 65504."""
     return [
         *((_wholes(random, 100, 1000, 5),) for _ in range(2)),
         (torch.tensor([65504.0, -65504.0, 1000.0]).half(),),
