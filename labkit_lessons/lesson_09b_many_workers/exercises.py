@@ -201,7 +201,7 @@ def _large(random: Random) -> list[Case]:
 
 
 def _small(random: Random) -> list[Case]:
-    """Gradients near 2^-24: what is divided by 8 before is lost, divided by 1 or 2 it is not."""
+    """Gradients from 2^-24 to 2^-22: divided by 8 before, all are lost; by 2, the smallest alone."""
     return [(_draw(random, 8, 2.0**-24, 2.0**-22, 1), before) for before in (1, 2, 8)]
 
 
@@ -320,7 +320,11 @@ def _even(random: Random) -> list[Case]:
 
 
 def _uneven(random: Random) -> list[Case]:
-    """Rows with a shorter last part, where rounding down or sharing fairly gives other parts."""
+    """Rows with a shorter last part; rounding down gives other parts.
+
+    A fair share of single rows is the same in all cases but the last. There, the last part lacks
+    three rows, and a fair share lets three ranks have one row less.
+    """
     return [
         (11, 4),
         (7, 4),

@@ -340,7 +340,7 @@ def _model(
 
 
 def _one_channel(random: Random) -> list[Case]:
-    """One channel beyond the limit, at any place; the others far below it."""
+    """One channel beyond the limit, at any place; the others fit."""
     cases = []
     for limit in (65504.0, 448.0):
         largest = [random.uniform(0.01, 0.9) * limit for _ in range(5)]
