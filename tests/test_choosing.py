@@ -55,6 +55,16 @@ def test_the_prediction_of_changed_sets_names_the_measured_share() -> None:
     assert predictions()["route.changed"].answer == "about 14"
 
 
+def test_a_row_whose_first_block_is_masked_is_softmax_attention() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(3, 200, generator=generator)
+    values = torch.randn(200, 4, generator=generator)
+    scores[1, :64] = -torch.inf
+    scores[2, 64:128] = -torch.inf
+    right = scores.softmax(1) @ values
+    torch.testing.assert_close(blockwise_attention(scores, values), right)
+
+
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_changed_set_moves_outputs_and_hardly_the_accuracy(seed: int) -> None:
     data = single_digits()

@@ -51,9 +51,11 @@ def blockwise_attention(
         part = scores[:, start : start + BLOCK]
         largest = torch.maximum(maximum, part.max(dim=1, keepdim=True).values)
         largest = round_tensor(largest, maximum_in)
-        weights = torch.exp(part - largest)
+        # Of a row that is masked so far, the largest score is -inf, and -inf - -inf is NaN.
+        shift = largest.masked_fill(largest == -math.inf, 0.0)
+        weights = torch.exp(part - shift)
         # The sums so far refer to the former maximum; the correction refers them to the new one.
-        correction = torch.exp(maximum - largest)
+        correction = torch.exp(maximum - shift)
         total = round_tensor(correction * total + weights.sum(dim=1, keepdim=True), sum_in)
         rounded = round_tensor(factor * weights, weights_in) / factor
         product = rounded @ values[start : start + BLOCK]
