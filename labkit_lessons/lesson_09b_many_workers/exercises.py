@@ -201,7 +201,7 @@ def _large(random: Random) -> list[Case]:
 
 
 def _small(random: Random) -> list[Case]:
-    """Gradients from 2^-24 to 2^-22: divided by 8 before, all are lost; by 2, the smallest alone."""
+    """Gradients from 2^-24 to 2^-22: divided by 8 before, all are lost; by 2, only the smallest."""
     return [(_draw(random, 8, 2.0**-24, 2.0**-22, 1), before) for before in (1, 2, 8)]
 
 

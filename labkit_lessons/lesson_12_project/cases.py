@@ -97,7 +97,7 @@ class ProjectRun:
         metric: The metric after the last step.
         metric_name: The name of the metric.
         not_finite: The first step with a loss of inf or NaN, or None.
-        stepped: For each step, whether the weights moved.
+        stepped: For each step, whether the optimizer stepped.
         memory: Bytes by category, after the first step that was not skipped.
     """
 
