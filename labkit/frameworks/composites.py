@@ -39,10 +39,6 @@ from labkit.modes import body_of
 _NONE = 0
 _MEAN = 1
 _SUM = 2
-# A later torch has a kernel for it, at which autocast casts nothing.
-_LDEXP_IS_COMPOSED = torch._C._dispatch_has_kernel_for_dispatch_key(
-    "aten::ldexp.Tensor", "CompositeImplicitAutograd"
-)
 # Any, since the stubs of torch have strings for reductions, which are numbers in C++
 _nn: Any = torch._C._nn
 
@@ -116,9 +112,6 @@ def pairwise_distance(
 
 def ldexp(input: Tensor, other: Tensor) -> Tensor:
     """Return `input * 2 ** other`."""
-    if not _LDEXP_IS_COMPOSED:
-        with torch._C.DisableTorchFunction():
-            return torch.ldexp(input, other)
     return input * torch.pow(2.0, other)
 
 

@@ -96,16 +96,6 @@ def test_a_composite_of_empty_tensors_is_torchs(call):
     torch.testing.assert_close(result, expected, equal_nan=True, check_dtype=False)
 
 
-def test_ldexp_of_halves_has_the_dtype_of_this_torch():
-    # An older torch computes half * 2.0 ** other, and autocast lets pow run in FP32.
-    key = "CompositeImplicitAutograd"
-    is_composed = torch._C._dispatch_has_kernel_for_dispatch_key("aten::ldexp.Tensor", key)
-    with fp16():
-        result = torch.ldexp(A.half(), torch.tensor([2]))
-    assert result.dtype is (torch.float32 if is_composed else torch.float16)
-    assert torch.equal(result.float(), A.half().float() * 4)
-
-
 def test_cross_entropy_rounds_as_torch_on_a_gpu():
     """torch calls log_softmax with the dtype of the logits, which its autocast respects."""
     logits = 8 * torch.randn(64, 10, generator=torch.Generator().manual_seed(0)).half()

@@ -308,6 +308,8 @@ def composites() -> dict[str, Any]:
         "affine_grid, 3-D": lambda t, *_: F.affine_grid(
             t(logits[:, :2, :1, :6].reshape(2, 3, 4)[:1]), (1, 1, 2, 3, 4), False
         ),
+        "ldexp": lambda t, y, _: torch.ldexp(t(rows), y),
+        "mvlgamma": lambda t, *_: torch.mvlgamma(t(rows).abs() + 2, 3),
         "trapezoid": lambda t, *_: torch.trapezoid(t(rows)),
         "trapezoid at points": lambda t, *_: torch.trapezoid(t(rows), t(soft)),
         "trapezoid, dx": lambda t, *_: torch.trapz(t(rows), dx=0.5, dim=0),
