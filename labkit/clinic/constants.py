@@ -126,14 +126,17 @@ def _constant_names(tree: ast.AST) -> dict[str, float]:
     """Return the names that are assigned one number only, as a value or a default."""
     # None in a set: the name is also assigned something else than a number
     assigned: dict[str, set[float | None]] = defaultdict(set)
+    # names whose value follows from one statement; others are assigned by a loop, a pair, or +=
+    simple: set[ast.Name] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                # without a value, an annotation assigns nothing
                 if isinstance(target, ast.Name):
-                    assigned[target.id].add(_number(node.value, {}))
-        elif isinstance(node, ast.AnnAssign):
-            if isinstance(node.target, ast.Name):
-                assigned[node.target.id].add(_number(node.value, {}))
+                    simple.add(target)
+                    if node.value is not None:
+                        assigned[target.id].add(_number(node.value, {}))
         elif isinstance(node, ast.arguments):
             positional = [*node.posonlyargs, *node.args]
             # defaults are those of the last positional arguments
@@ -142,6 +145,9 @@ def _constant_names(tree: ast.AST) -> dict[str, float]:
                 assigned[argument.arg].add(_number(default, {}))
             for argument, keyword_default in zip(node.kwonlyargs, node.kw_defaults, strict=True):
                 assigned[argument.arg].add(_number(keyword_default, {}))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in simple:
+            assigned[node.id].add(None)
     constants = {}
     for name, values in assigned.items():
         value = values.pop()

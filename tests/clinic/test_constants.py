@@ -35,6 +35,7 @@ MEETS_A_TENSOR = [
     "F.normalize(x, eps=1e-12)",
     "positions.new_full((1,), 70000)",
     "EPSILON = 1e-8\ny = x.sum() + EPSILON",
+    "eps: float\neps = 1e-8\ny = x + eps",
     "def dice(p, t, eps=1e-8):\n    return (p * t).sum() / (p.sum() + eps)",
     "class Norm:\n    def __init__(self, eps=1e-10): self.eps = eps\n"
     "    def f(self, x): return x + self.eps",
@@ -54,6 +55,10 @@ MEETS_NO_TENSOR_OR_FITS = [
     "milliseconds = seconds * 1e6",
     "nn.LayerNorm(64, eps=1e-5)",
     "eps = 1e-8\neps = 1e-4\ny = x + eps",
+    "eps = 1e-8\neps *= 1e4\ny = x + eps",
+    "eps = 1e-8\nfor eps in (1e-4, 1e-3): y = x + eps",
+    "eps = 1e-8\neps, steps = config\ny = x + eps",
+    "eps = 1e-8\nif (eps := 1e-4): y = x + eps",
     "2**40 + 1",
     "True + x",
 ]
