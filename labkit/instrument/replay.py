@@ -15,7 +15,7 @@ import math
 import random
 import sys
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -54,6 +54,7 @@ class Call:
         autocast: (device, enabled, dtype) of torch.autocast.
         modes: the lab's open modes.
         attributes: attributes of modules that may have counters or settings, before the call.
+        numbers: layer -> number of its outputs in the step before the call.
         seeds: number of an output -> the gradient that arrived there.
         differentiated: these gradients were themselves differentiated (create_graph).
     """
@@ -65,6 +66,7 @@ class Call:
     autocast: list[tuple[str, bool, torch.dtype]]
     modes: tuple[LabMode, ...]
     attributes: list[tuple[nn.Module, dict[str, Any]]]
+    numbers: dict[str, int]
     seeds: dict[int, Tensor] = field(default_factory=dict)
     differentiated: bool = False
 
@@ -79,13 +81,19 @@ class Call:
         self.differentiated |= torch.is_grad_enabled()
 
 
-def note_call(modules: list[nn.Module], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+def note_call(
+    modules: list[nn.Module],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    numbers: Mapping[str, int],
+) -> Call:
     """Record the arguments of a call of a model, and the state before it.
 
     Args:
         modules: those of the model that may have counters or settings.
         args: positional arguments.
         kwargs: keyword arguments.
+        numbers: layer -> number of its outputs so far in the step.
     """
     random_states = [torch.get_rng_state()]
     devices = ["cpu"]
@@ -110,6 +118,7 @@ def note_call(modules: list[nn.Module], args: tuple[Any, ...], kwargs: dict[str,
         autocast=autocast,
         modes=open_modes(),
         attributes=[(module, vars(module).copy()) for module in modules],
+        numbers=dict(numbers),
     )
 
 
@@ -237,9 +246,11 @@ class _Comparison:
         exact: kind -> name -> histogram of the FP32 gradients.
         lost: kind -> name -> (number of elements that are zero in the run and not in FP32, number
             of elements that are not zero in FP32).
+        numbers: layer -> number of its outputs so far in the step.
     """
 
     def __init__(self) -> None:
+        self.numbers: dict[str, int] = defaultdict(int)
         self.exact: dict[str, dict[str, ExponentHistogram]] = {kind: {} for kind in KINDS}
         self.lost: dict[str, dict[str, tuple[int, int]]] = {kind: {} for kind in KINDS}
 
@@ -271,13 +282,12 @@ class _Comparison:
             own_name: the name of the model itself, if it is a leaf.
             observed: (layer, number of the output in the step) -> gradient in the run.
         """
-        numbers: dict[str, int] = defaultdict(int)
 
         def after_forward(name: str, _: nn.Module, __: Any, output: Any) -> None:
             for tensor in floats(output):
                 if tensor.requires_grad:
-                    key = (name, numbers[name])
-                    numbers[name] += 1
+                    key = (name, self.numbers[name])
+                    self.numbers[name] += 1
                     tensor.register_hook(partial(arrived, key))
 
         def arrived(key: tuple[str, int], gradient: Tensor) -> None:
@@ -316,6 +326,8 @@ def against_fp32(
     copied, memo = copied_model(model, wide=True)
     comparison = _Comparison()
     comparison.hook(copied, type(model).__name__, observed)
+    # earlier calls of the step, which are not replayed, had outputs, too
+    comparison.numbers.update(calls[0].numbers)
     for call in calls:
         with restored_state(call, memo, wide=True), torch.enable_grad():
             output = copied(*wide_tree(call.args), **wide_tree(call.kwargs))

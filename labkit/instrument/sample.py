@@ -286,6 +286,7 @@ class Sample:
         before: parameter -> copy of the weight before the step.
         inner: torch.autograd.grad is running.
         half: layers whose gradients arrived in FP16.
+        numbers: layer -> number of its outputs so far that require a gradient.
     """
 
     def __init__(
@@ -311,10 +312,9 @@ class Sample:
         self.inner = False
         self.half: set[str] = set()
         self.lines: dict[str, str] = {}
+        self.numbers: dict[str, int] = defaultdict(int)
         self._names = names
         self._scale = scale
-        # layer -> number of its outputs so far that require a gradient
-        self._numbers: dict[str, int] = defaultdict(int)
         # addresses of the storages that are kept for backward
         self._saved: set[int] = set()
 
@@ -333,8 +333,8 @@ class Sample:
             if not is_repeated:
                 self.add("activations", name, count(tensor))
             if tensor.requires_grad:
-                tensor.register_hook(partial(self._arrived, name, self._numbers[name]))
-                self._numbers[name] += 1
+                tensor.register_hook(partial(self._arrived, name, self.numbers[name]))
+                self.numbers[name] += 1
             if self.sketches is not None and not is_repeated:
                 self.sketches.add_output(name, tensor)
 

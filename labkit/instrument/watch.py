@@ -205,6 +205,7 @@ class Watch(StepObserver):
         self._sample: Sample | None = None
         self._sketches: SketchedStep | None = None
         self._calls: list[Call] = []
+        self._calls_in_step = 0
         self._known_scale: float | None = None
         # number of the thread in which the model is running, else 0
         self._running = 0
@@ -409,6 +410,7 @@ class Watch(StepObserver):
         self._log.step = step
         self.stepped = set()
         self._calls = []
+        self._calls_in_step = 0
         self._sample = None
         self._known_scale = None
         # all losses of the step so far
@@ -484,7 +486,9 @@ class Watch(StepObserver):
             with reporting(self.failed, "recording a call"):
                 if in_transform():
                     raise Unseen(TRANSFORMED)
-                recorded_call = note_call(self._modules, args, kwargs)
+                numbers = {} if self._sample is None else self._sample.numbers
+                recorded_call = note_call(self._modules, args, kwargs, numbers)
+                self._calls_in_step += 1
                 # the latest calls, MAX_CALLS at most
                 self._calls = [*self._calls[1 - MAX_CALLS :], recorded_call]
             if self._sketches is not None:
@@ -755,6 +759,11 @@ class Watch(StepObserver):
             if self._losses_are_zero:
                 compared = replace(compared, arrived=(0, 0))
             self._log.against_fp32.append(compared)
+            if self._calls_in_step > MAX_CALLS:
+                self._log.add_unseen(
+                    f"comparison with FP32: only the last {MAX_CALLS} calls of the model in a step "
+                    "are replayed"
+                )
 
     def after_step(
         self, optimizer: OptimizerLike, weights: dict[str, Tensor], gradients: Gradients

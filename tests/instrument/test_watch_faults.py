@@ -131,6 +131,20 @@ def test_underflow_is_reported_by_layer_or_for_the_network():
     assert ("underflow", "", 0) in found
 
 
+def test_a_replay_compares_calls_with_themselves() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, every=1, against_fp32_every=1) as w:
+        # ReLU passes other elements for each batch, and only the last calls are replayed
+        for batch in torch.cat([X, -X]).split(4):
+            model(batch).square().mean().backward()
+        optimizer.step()
+    report = w.report()
+    (compared,) = report.against_fp32
+    assert [lost for lost, _ in compared.lost["activation gradients"].values()] == [0, 0, 0, 0, 0]
+    assert "only the last 8 calls" in report.unseen[0]
+
+
 def test_swallowed_updates_are_findings():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 4)).bfloat16()
