@@ -807,12 +807,16 @@ class Watch(StepObserver):
         self.stepping = False
         self.stepped.add(id(optimizer))
         culprits = _with_non_finite(gradients)
+        skips = self._log.skips
+        if skips and skips[-1].step == self.step:
+            # another optimizer was skipped in this step, which counts once
+            culprits = list(dict.fromkeys([*skips.pop().culprits, *culprits]))
         if not why:
             shown = ", ".join(culprits[:MOST_NAMES]) or "a gradient"
             if len(culprits) > MOST_NAMES:
                 shown += f" and {len(culprits) - MOST_NAMES} more"
             why = f"inf or NaN in {shown}"
-        self._log.skips.append(Skip(self.step, self._scale_now(), tuple(culprits), why))
+        skips.append(Skip(self.step, self._scale_now(), tuple(culprits), why))
         self._find_source(gradients)
 
     def _find_source(self, gradients: Gradients) -> None:

@@ -308,6 +308,24 @@ def penalty(scaled: bool | None) -> Report:
     return w.report()
 
 
+def test_a_step_that_two_optimizers_skip_counts_once() -> None:
+    model = network()
+    parameters = list(model.parameters())
+    optimizers = [torch.optim.SGD(half, lr=0.1) for half in (parameters[:3], parameters[3:])]
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**18)
+    with watch(model, every=1) as w:
+        for _ in range(12):
+            scaler.scale(model(X).sum() * torch.inf).backward()
+            for optimizer in optimizers:
+                scaler.step(optimizer)
+                optimizer.zero_grad()
+            scaler.update()
+    report = w.every_finding()
+    assert [skip.step for skip in report.skips] == list(range(12))
+    assert set(report.skips[0].culprits) == set(dict(model.named_parameters()))
+    assert Kind.SCALE_FALLS in {each.name for each in report.findings}
+
+
 def test_safe_scales_of_a_gradient_penalty() -> None:
     """A scale that is a power of two must not change the safe scales of a run without a scaler."""
     without = penalty(None).safe_scales()
