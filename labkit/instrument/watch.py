@@ -25,9 +25,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from labkit.formats import BF16, FP16, Format, FormatLike, as_format
-from labkit.formats.arguments import require_kind
+from labkit.formats.arguments import describe_value, require_kind
 from labkit.instrument.causes import causes_first
 from labkit.instrument.events import (
     BackwardBegins,
@@ -75,6 +76,8 @@ from labkit.instrument.symptoms import Kind, finding
 from labkit.instrument.taps import tap
 from labkit.instrument.user_code import line_of_user
 
+# methods of a scaler that a watch observes or calls
+SCALER_METHODS = ("scale", "unscale_", "step", "is_enabled", "get_scale")
 # calls of the model in one step whose inputs are kept until the step is over
 MAX_CALLS = 8
 # steps with inf or NaN: a scaler that starts too high skips many, for the same reason
@@ -122,9 +125,10 @@ def watch(
             on any rank covers all of them.
 
     Raises:
-        TypeError: `model` neither is a module nor has one.
-        ValueError: the module has no parameter; `every` is not positive; or `against_fp32_every` is
-            not a multiple of `every`.
+        TypeError: `model` neither is a module nor has one, or another argument has another type.
+        ValueError: the module has no parameter, or one without a shape yet; `every` is not
+            positive; `against_fp32_every` is not a multiple of `every`; or `formats` is empty, or
+            has a format without sign or zero.
 
     >>> model = nn.Linear(3, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -134,7 +138,7 @@ def watch(
     >>> w.report().histograms("weight gradients")["bias"].count(2, 2)  # 2^2 <= 4 < 2^3
     1
     """
-    require_kind(formats, Iterable, "formats", "Pass a list of formats")
+    require_kind(every, int, "every")
     require_kind(against_fp32_every, (int, type(None)), "against_fp32_every")
     module = model if isinstance(model, nn.Module) else getattr(model, "model", None)
     if not isinstance(module, nn.Module):
@@ -144,8 +148,13 @@ def watch(
         )
     if next(module.parameters(), None) is None:
         raise ValueError(f"{type(module).__name__} has no parameter, so there is nothing to watch")
-    if not (isinstance(every, int) and every > 0):
-        raise ValueError(f"every: expected a positive integer, got {every!r}")
+    if any(is_lazy(parameter) for parameter in module.parameters()):
+        raise ValueError(
+            f"{type(module).__name__} has parameters without a shape; call it once with a batch, "
+            "then watch it"
+        )
+    if every <= 0:
+        raise ValueError(f"every: expected a positive integer, got {every}")
     if against_fp32_every is None:
         against_fp32_every = math.ceil(FP32_EVERY / every) * every
     elif against_fp32_every < 0 or against_fp32_every % every:
@@ -153,17 +162,59 @@ def watch(
             f"against_fp32_every: expected 0 or a multiple of every={every}, got "
             f"{against_fp32_every}"
         )
+    _require_observable(optimizer, scaler, loss)
+    known_formats = _known_formats(formats)
     module, known_group = group_of(model, module)
     return Watch(
         module,
-        every,
+        int(every),
         optimizer,
         scaler,
-        tuple([as_format(format, "formats") for format in formats]),
+        known_formats,
         loss,
-        against_fp32_every,
+        int(against_fp32_every),
         group or known_group,
     )
+
+
+def _require_observable(optimizer: object, scaler: object, loss: object) -> None:
+    """Raise a TypeError if one of these arguments lacks what a watch needs of it."""
+    if optimizer is not None and not hasattr(optimizer, "param_groups"):
+        raise TypeError(
+            f"optimizer: expected a torch.optim.Optimizer, got {describe_value(optimizer)}"
+        )
+    if scaler is not None:
+        missing = [name for name in SCALER_METHODS if not callable(getattr(scaler, name, None))]
+        if missing:
+            raise TypeError(
+                "scaler: expected the methods of torch.amp.GradScaler, got "
+                f"{describe_value(scaler)} without {', '.join(missing)}"
+            )
+    if loss is not None and not callable(loss):
+        raise TypeError(
+            "loss: expected a function of the model's output that returns the unscaled loss, got "
+            f"{describe_value(loss)}"
+        )
+
+
+def _known_formats(formats: Sequence[FormatLike]) -> tuple[Format, ...]:
+    """Return the formats of a report, of which there is at least one."""
+    # the letters of a name are iterable, too
+    if isinstance(formats, str):
+        raise TypeError(
+            f"formats: expected a list of formats, got {formats!r}; write [{formats!r}]"
+        )
+    require_kind(formats, Iterable, "formats", "Pass a list of formats")
+    known = tuple([as_format(format, "formats") for format in formats])
+    if not known:
+        raise ValueError('formats: expected at least one format, got none; pass ["FP16"]')
+    for format in known:
+        if not (format.signed and format.has_zero):
+            raise ValueError(
+                f"formats: expected formats with a sign and a zero, got {format.name}; gradients "
+                "have both"
+            )
+    return known
 
 
 class Watch(StepObserver):

@@ -385,9 +385,23 @@ def test_invalid_arguments_of_a_watch_are_refused():
             Net(),
             {"against_fp32_every": -50},
         ),
+        (TypeError, "every: expected an int, got True", Net(), {"every": True}),
+        (ValueError, "parameters without a shape; call it once", nn.LazyLinear(2), {}),
+        (ValueError, "formats: expected at least one format", Net(), {"formats": ()}),
+        (ValueError, "a sign and a zero, got E8M0", Net(), {"formats": ["E8M0"]}),
+        (TypeError, r"write \['FP16'\]", Net(), {"formats": "FP16"}),
+        (TypeError, "optimizer: expected a torch.optim.Optimizer", Net(), {"optimizer": "Adam"}),
+        (TypeError, "got a Linear without scale, unscale_", Net(), {"scaler": nn.Linear(1, 1)}),
+        (TypeError, "loss: expected a function of the model's", Net(), {"loss": "mse"}),
     ):
         with pytest.raises(error, match=message):
             watch(model, **options)
+
+
+def test_a_number_of_numpy_is_an_interval_of_a_watch() -> None:
+    with watch(Net(), every=np.int64(2)) as w:
+        pass
+    assert type(w.every) is int
 
 
 def test_unusual_parameters_are_counted_and_replayed():
