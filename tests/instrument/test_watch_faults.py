@@ -145,6 +145,18 @@ def test_a_replay_compares_calls_with_themselves() -> None:
     assert "only the last 8 calls" in report.unseen[0]
 
 
+def test_large_finite_gradients_are_not_searched_for_inf() -> None:
+    layer = nn.Linear(4, 1, bias=False).half()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.0)
+    with watch(layer) as w:
+        for _ in range(3):
+            optimizer.zero_grad()
+            # their sum is above the largest number of FP16
+            layer(torch.full((1, 4), 6e4).half()).sum().backward()
+            optimizer.step()
+    assert not [what for what in w.report().unseen if "source of inf" in what]
+
+
 def test_swallowed_updates_are_findings():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 4)).bfloat16()
