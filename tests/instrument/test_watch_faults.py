@@ -407,3 +407,12 @@ def test_a_dominating_epsilon_is_the_one_of_its_group(other: object) -> None:
     eps, root = found
     assert eps == 1e-4
     assert root == pytest.approx(1e-8)
+
+
+def test_roots_of_a_complex_weight_are_compared_with_epsilon() -> None:
+    weight = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+    optimizer = torch.optim.Adam([weight], eps=1e-4)
+    # only the real parts have roots far below eps: half of all roots
+    weight.grad = torch.full((3,), complex(1e-8, 1.0))
+    optimizer.step()
+    assert dominating_epsilon(optimizer) is None
