@@ -145,6 +145,10 @@ def test_digests_distinguish_order_and_content_of_a_batch() -> None:
     assert digests([batch + 1])[1] != any_order
 
 
+def test_a_scalar_of_a_batch_has_a_digest() -> None:
+    assert digests([torch.tensor(0.5)]) != digests([torch.tensor(0.25)])
+
+
 def random_step(number: int, random: np.random.Generator) -> RecordedStep:
     """Return a step of 200 layers with two parameters each, whose numbers do not compress."""
     kinds = {
