@@ -28,6 +28,7 @@ from labkit.amp import RECIPES, Engine
 from labkit.frameworks import GradScaler
 from labkit.instrument import Report, exponent_histogram, watch
 from labkit.instrument.records import AgainstFP32, Skip, WatchedStep, trimmed
+from labkit.instrument.report_page import _round_numbers
 from labkit.instrument.stream import STREAM
 
 X = torch.randn(32, 8, generator=torch.Generator().manual_seed(1))
@@ -325,6 +326,11 @@ def test_a_report_of_an_invalid_scale_is_shown(scale, sampled):
     )
     assert "Nothing wrong was found" in str(report)
     assert "Nothing wrong was found" in report._repr_html_()
+
+
+@pytest.mark.parametrize("steps", [3, 60, 720, 8000, 10**6])
+def test_an_axis_of_any_length_has_several_labels(steps: int) -> None:
+    assert 3 <= len(_round_numbers(0, steps)) <= 8
 
 
 def test_a_file_that_is_not_a_report_is_refused(tmp_path):
