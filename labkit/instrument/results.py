@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from labkit.findings import CheckReport, Finding, Status, counted
-from labkit.formats import FP16, Format
+from labkit.formats import FP16, FormatLike
 from labkit.instrument.fate import Fate, fate
 from labkit.instrument.histogram import ExponentHistogram, merge, shift
 from labkit.instrument.records import (
@@ -112,7 +112,7 @@ class TrainingResults(CheckReport):
         return {name: trimmed(merge(of_name)) for name, of_name in parts.items()}
 
     def fates(
-        self, kind: str, format: Format = FP16, log2_scale: int = 0, step: int | None = None
+        self, kind: str, format: FormatLike = FP16, log2_scale: int = 0, step: int | None = None
     ) -> dict[str, Fate]:
         """Return name -> effect of rounding one kind of numbers to a format.
 
@@ -143,16 +143,19 @@ class TrainingResults(CheckReport):
         merged = {name: merge(histograms) for name, histograms in parts.items()}
         return {name: histogram for name, histogram in merged.items() if histogram.finite_non_zero}
 
-    def safe_scales(self, format: Format = FP16, tolerance: float = 1e-3) -> dict[str, Window]:
+    def safe_scales(self, format: FormatLike = FP16, tolerance: float = 1e-3) -> dict[str, Window]:
         """Return the window of safe scales of each layer's or parameter's gradients.
 
         Args:
             format: the format that the scaled gradients are rounded to.
             tolerance: share of the gradients that may underflow at the smallest safe scale.
+
+        Raises:
+            ValueError: `tolerance` is not from 0 to below 1.
         """
         return {name: window(h, format, tolerance) for name, h in self.gradients().items()}
 
-    def one_scale(self, format: Format = FP16) -> tuple[int, float, float]:
+    def one_scale(self, format: FormatLike = FP16) -> tuple[int, float, float]:
         """Return the largest scale that overflows no gradient, and the shares that underflow.
 
         Returns:

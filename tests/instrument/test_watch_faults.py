@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from labkit.amp import RECIPES, Engine
 from labkit.clinic import Status, diagnose
+from labkit.formats import E5M2, FP16
 from labkit.frameworks import GradScaler
 from labkit.instrument import Report, watch
 from labkit.instrument.causes import causes_first
@@ -365,6 +366,15 @@ def small(factor: float, inputs: float, scale: float | None) -> Case:
     return usual(
         model, optimizer, loss_of, batches, init_scale=scale or 1.0, enabled=scale is not None
     )
+
+
+def test_safe_scales_of_a_format_are_those_of_its_name() -> None:
+    _, report = train(network(), every=1)
+    assert report.safe_scales("E5M2") == report.safe_scales(E5M2) != report.safe_scales(FP16)
+    assert report.one_scale(torch.float8_e5m2) == report.one_scale(E5M2)
+    for tolerance in (-0.1, 1.0, float("nan")):
+        with pytest.raises(ValueError, match="tolerance: expected a share from 0 to below 1"):
+            report.safe_scales(tolerance=tolerance)
 
 
 def test_scale_below_the_window_is_a_finding() -> None:
