@@ -12,7 +12,6 @@ from __future__ import annotations
 import gc
 import runpy
 import sys
-import traceback
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -77,13 +76,23 @@ def run_script(script: Path, arguments: list[str]) -> int:
         # Python prints any other object, and ends with 1
         sys.stderr.write(f"{end.code}\n")
         return 1
-    except KeyboardInterrupt:
-        traceback.print_exc()
+    except KeyboardInterrupt as error:
+        _print_as_python(error)
         return INTERRUPTED
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        _print_as_python(error)
         return 1
     return 0
+
+
+def _print_as_python(error: BaseException) -> None:
+    """Print an exception that ended the script as Python does, without the frames around it."""
+    around = (run_as_main.__code__.co_filename, runpy.run_path.__code__.co_filename)
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename in around:
+        trace = trace.tb_next
+    # the script may have a hook of its own
+    sys.excepthook(type(error), error.with_traceback(trace), trace)
 
 
 def run_as_main(script: Path, arguments: list[str]) -> None:

@@ -100,6 +100,27 @@ def test_exit_prints_what_python_would_print(tmp_path, capsys, code, status, pri
     assert capsys.readouterr().err == printed
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f():\n    raise ValueError('a')\ntry:\n    f()\nfinally:\n    1 / 0",
+        "raise KeyboardInterrupt",
+        "x = = 1",
+        "import sys\nsys.excepthook = lambda *error: sys.stderr.write('hook')\nraise OSError",
+    ],
+    ids=["chain", "interrupt", "syntax", "hook"],
+)
+def test_an_exception_is_printed_as_by_python(tmp_path, capsys, monkeypatch, code):
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    failing = tmp_path / "failing.py"
+    failing.write_text(code)
+    python = subprocess.run(
+        [sys.executable, failing], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert run_script(failing, []) != 0
+    assert capsys.readouterr().err == python.stderr
+
+
 def test_invalid_arguments_end_the_command_with_2(script, tmp_path, capsys):
     assert main(["watch", str(tmp_path / "none.py")]) == 2
     assert "there is no script at" in capsys.readouterr().err
