@@ -300,9 +300,11 @@ def leaves(root: Tensor) -> list[Tensor]:
 
     >>> import torch
     >>> a, b = torch.ones(2, requires_grad=True), torch.ones(2)
-    >>> [leaf is a for leaf in leaves((3 * a + b).sum())]
-    [True]
+    >>> [leaf is a for leaf in leaves((3 * a + b).sum())], [leaf is a for leaf in leaves(a)]
+    ([True], [True])
     """
+    if root.grad_fn is None:
+        return [root] if root.requires_grad else []
     pending = [root.grad_fn]
     visited = set()
     result = []
