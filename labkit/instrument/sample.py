@@ -101,8 +101,10 @@ def dense(tensor: Tensor) -> Tensor:
         tensor = tensor.coalesce().values()
     elif tensor.layout != torch.strided:
         tensor = tensor.values()
+    # the signs of lazily conjugated or negated numbers are not in memory
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
+    tensor = tensor.resolve_neg()
     return tensor if tensor.dtype in COUNTED else tensor.float()
 
 
@@ -147,7 +149,7 @@ def length(tensors: Iterable[Tensor]) -> float:
 
 
 def checksum(tensor: Tensor) -> int:
-    """Return a sum over a tensor's bits, which changes when the tensor does."""
+    """Return the sum of a tensor's codes, which nearly every change of the tensor changes."""
     numbers = dense(tensor).contiguous()
     codes = numbers.view(torch.int32 if numbers.itemsize == 4 else torch.int16)
     return int(codes.sum(dtype=torch.int64))
@@ -157,7 +159,7 @@ def storage_bytes(tensors: Iterable[Tensor], counted: set[int]) -> int:
     """Return the bytes of the tensors' storages, each storage once.
 
     Args:
-        tensors: dense or sparse tensors.
+        tensors: dense tensors, or sparse ones in COO.
         counted: addresses of storages that do not count; those of the tensors are added.
     """
     total = 0

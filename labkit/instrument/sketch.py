@@ -182,6 +182,7 @@ def measured(tensor: Tensor, scale: float = 1.0) -> Measured:
         and numbers.is_cpu
         and numbers.layout is torch.strided
         and numbers.is_contiguous()
+        and not numbers.is_neg()
         and numbers.numel()
     ):
         flat = numbers.numpy().reshape(-1)
