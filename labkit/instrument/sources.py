@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -240,8 +241,15 @@ class reported_step:
 
 
 def scaler_source(scaler_class: type = torch.amp.GradScaler) -> Source:
-    """Return the source for scalers that have the methods of torch.amp.GradScaler."""
+    """Return the source for scalers that have the methods of torch.amp.GradScaler.
 
+    A class has one source: two would send each event twice.
+    """
+    return _scaler_source(scaler_class)
+
+
+@cache
+def _scaler_source(scaler_class: type) -> Source:
     @contextmanager
     def opened(stream: Emitter) -> Iterator[None]:
         def around_scale(scale: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
@@ -289,15 +297,8 @@ SOURCES: tuple[Source, ...] = (
 )
 
 
-_of_other_scalers: dict[type, Source] = {}
-
-
 def sources_of(scaler: GradScalerLike | None) -> tuple[Source, ...]:
     """Return a source for a scaler that is not torch's; () if the standard sources cover it."""
     if scaler is None or isinstance(scaler, torch.amp.GradScaler):
         return ()
-    # one source for each class: two would report each step twice
-    kind = type(scaler)
-    if kind not in _of_other_scalers:
-        _of_other_scalers[kind] = scaler_source(kind)
-    return (_of_other_scalers[kind],)
+    return (scaler_source(type(scaler)),)

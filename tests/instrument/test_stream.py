@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler
 
-from labkit.instrument import register_source
+from labkit.instrument import register_source, scaler_source
 from labkit.instrument.events import (
     AutocastBegins,
     BackwardBegins,
@@ -25,7 +25,7 @@ from labkit.instrument.events import (
     ScalerStepEnded,
     StandInStepped,
 )
-from labkit.instrument.sources import SOURCES, Source
+from labkit.instrument.sources import SOURCES, Source, sources_of
 from labkit.instrument.stream import STREAM, Listener
 from labkit.instrument.taps import tap
 
@@ -223,6 +223,35 @@ def test_source_that_cannot_open_ends_no_training(monkeypatch: pytest.MonkeyPatc
     with STREAM.subscribed(listener):
         train()
     assert got == ["fails: planted", "BackwardBegins"]
+
+
+def test_a_registered_scaler_that_is_passed_has_each_event_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Scaler:
+        def scale(self, loss: float) -> float:
+            return 2 * loss
+
+        def get_scale(self) -> float:
+            return 2.0
+
+        def is_enabled(self) -> bool:
+            return True
+
+        def unscale_(self, optimizer: object) -> None:
+            pass
+
+        def step(self, optimizer: object) -> None:
+            pass
+
+    monkeypatch.setattr(STREAM, "sources", STREAM.sources)
+    register_source(scaler_source(Scaler))
+    listener, got = recorder(LossScaled)
+    scaler: Any = Scaler()
+    with STREAM.subscribed(listener, *sources_of(scaler)):
+        scaler.scale(1.0)
+    assert got == ["LossScaled"]
+    assert scaler_source() is scaler_source(torch.amp.GradScaler)
 
 
 def test_source_of_another_type_is_refused() -> None:
