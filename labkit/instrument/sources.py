@@ -4,7 +4,9 @@ A source is open while a listener observes one of its events. Engines, scalers a
 need no source: they send their events themselves.
 
 Torch's hooks report modules, parameters and optimizer steps, but not a step that a scaler skips:
-the optimizer is not called then. So the public methods of scalers are tapped.
+the optimizer is not called then. So the public methods of scalers are tapped. A tap replaces an
+attribute of a class or module. It does not see a function that was imported by its own name before
+it opened, as by `from torch.autograd import grad`.
 """
 
 from __future__ import annotations
