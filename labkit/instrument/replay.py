@@ -50,7 +50,8 @@ class Call:
         args: positional arguments.
         kwargs: keyword arguments.
         versions: the tensors in the arguments, with torch's counter of their changes in place.
-        random: state of the generator of the CPU and, if CUDA is in use, that of the GPU.
+        random: state of torch's generator of the CPU and, if CUDA is in use, that of the GPU.
+        others: state of Python's and of NumPy's global generator.
         autocast: (device, enabled, dtype) of torch.autocast.
         modes: the lab's open modes.
         attributes: attributes of modules that may have counters or settings, before the call.
@@ -63,6 +64,7 @@ class Call:
     kwargs: dict[str, Any]
     versions: list[tuple[Tensor, int]]
     random: list[Tensor]
+    others: tuple[Any, Any]
     autocast: list[tuple[str, bool, torch.dtype]]
     modes: tuple[LabMode, ...]
     attributes: list[tuple[nn.Module, dict[str, Any]]]
@@ -115,6 +117,7 @@ def note_call(
         kwargs=kwargs,
         versions=versions,
         random=random_states,
+        others=_other_generators(),
         autocast=autocast,
         modes=open_modes(),
         attributes=[(module, vars(module).copy()) for module in modules],
@@ -209,22 +212,27 @@ def restored_state(call: Call, memo: dict[int, Any], wide: bool) -> Iterator[Non
         for name, value in attributes.items():
             if type(value) in PLAIN:
                 copied_attributes[name] = value
-    # A model may also draw from these generators. Their state at the call is unknown, but the
-    # replay must not advance them.
-    python = random.getstate()
-    legacy = np.random.get_state()  # noqa: NPY002
+    others = _other_generators()
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices), ExitStack() as stack:
         torch.set_rng_state(call.random[0])
         if len(call.random) > 1:
             torch.cuda.set_rng_state(call.random[1])
+        stack.callback(_set_other_generators, others)
+        _set_other_generators(call.others)
         for device, enabled, dtype in call.autocast:
             stack.enter_context(torch.autocast(device, dtype, enabled=enabled and not wide))
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(legacy)  # noqa: NPY002
+        yield
+
+
+def _other_generators() -> tuple[Any, Any]:
+    """Return the state of Python's and of NumPy's global generator."""
+    return random.getstate(), np.random.get_state()  # noqa: NPY002
+
+
+def _set_other_generators(states: tuple[Any, Any]) -> None:
+    random.setstate(states[0])
+    np.random.set_state(states[1])  # noqa: NPY002
 
 
 def run_backward(outputs: list[Tensor], seeds: dict[int, Tensor], scale: float) -> None:

@@ -13,6 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields, is_dataclass
 from functools import partial, wraps
 from typing import Any, Protocol
 
@@ -65,13 +66,17 @@ def floats(tree: Any) -> list[Tensor]:
     """Return the tensors of real or complex numbers in nested containers, in their order.
 
     Args:
-        tree: anything; torch's pytrees, such as lists, tuples, dicts and dataclasses, are searched.
+        tree: anything; torch's pytrees, such as lists, tuples and dicts, and dataclasses are
+            searched.
     """
-    return [
-        leaf
-        for leaf in tree_leaves(tree)
-        if isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex())
-    ]
+    found = []
+    for leaf in tree_leaves(tree):
+        if isinstance(leaf, Tensor):
+            if leaf.is_floating_point() or leaf.is_complex():
+                found.append(leaf)
+        elif is_dataclass(leaf) and not isinstance(leaf, type):
+            found += floats([getattr(leaf, each.name) for each in fields(leaf)])
+    return found
 
 
 def dtype_name(tensor: Tensor) -> str:

@@ -5,10 +5,13 @@ no finding.
 """
 
 import itertools
+import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -21,6 +24,7 @@ from labkit.frameworks import GradScaler
 from labkit.instrument import Report, watch
 from labkit.instrument.causes import causes_first
 from labkit.instrument.log import dominating_epsilon
+from labkit.instrument.sample import floats
 from labkit.instrument.symptoms import Kind, finding
 from tests.clinic.trainings import Case, usual
 
@@ -130,6 +134,50 @@ def test_underflow_is_reported_by_layer_or_for_the_network():
     assert found == {("underflow", name, 0) for name in ("0", "1", "0.weight", "0.bias")}
     found, _ = train(network(), dtype=torch.float16, scale=2.0**-24)
     assert ("underflow", "", 0) in found
+
+
+class SometimesNegated(nn.Module):
+    """A layer with a draw of its own, as for stochastic depth; it returns a dataclass."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        super().__init__()
+        self.draw = draw
+        self.first = nn.Linear(8, 16)
+        self.last = nn.Linear(16, 1)
+
+    def forward(self, x: Tensor) -> "Output":
+        sign = 1.0 if self.draw() < 0.5 else -1.0
+        return Output(self.last((sign * self.first(x)).relu()).square().mean())
+
+
+@dataclass
+class Output:
+    """The output of a model, which is no pytree of torch."""
+
+    loss: Tensor
+
+
+def test_a_dataclass_is_searched_for_tensors() -> None:
+    x = torch.ones(2)
+    assert [each is x for each in floats([Output(x), Output])] == [True]
+
+
+@pytest.mark.parametrize(
+    "draw",
+    # a function: the bound method would be copied with the model, and its generator, too
+    [random.random, lambda: np.random.rand()],  # noqa: NPY002
+    ids=["Python", "NumPy"],
+)
+def test_a_replay_draws_the_same_numbers_of_python_and_numpy(draw: Callable[[], float]) -> None:
+    model = SometimesNegated(draw)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, every=1, against_fp32_every=1) as w:
+        for _ in range(8):
+            optimizer.zero_grad()
+            model(X).loss.backward()
+            optimizer.step()
+    compared = w.report().against_fp32
+    assert [each.lost["activation gradients"]["first"][0] for each in compared] == [0] * 8
 
 
 def test_a_replay_compares_calls_with_themselves() -> None:
