@@ -217,8 +217,15 @@ def _autocast_begins(stream: Emitter) -> AbstractContextManager[None]:
 
 
 def _autocast_ends(stream: Emitter) -> AbstractContextManager[None]:
-    region = torch.amp.autocast_mode.autocast
-    return tap(region, "__exit__", _before(AutocastEnds, stream), stream.failed)
+    def around(call: Any, region: torch.autocast, *args: Any) -> Any:
+        try:
+            stream.emit(AutocastEnds(region))
+        finally:
+            # the region closes, also if a listener raises an exception in the training
+            result = call(region, *args)
+        return result
+
+    return tap(torch.amp.autocast_mode.autocast, "__exit__", around, stream.failed)
 
 
 class reported_step:

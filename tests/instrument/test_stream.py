@@ -173,6 +173,22 @@ def test_failure_of_a_listener_does_not_stop_others() -> None:
     assert failures == ["fails: planted", "fails: planted"]
 
 
+@pytest.mark.parametrize("event", OF_TORCH, ids=lambda event: event.__name__)
+def test_a_listener_without_a_report_raises_in_the_training(event: type[Event]) -> None:
+    def fail(_: Event) -> None:
+        raise ArithmeticError("planted")
+
+    other, got = recorder(event)
+    with (
+        pytest.raises(ArithmeticError, match="planted"),
+        STREAM.subscribed(Listener().on(event, fail)),
+        STREAM.subscribed(other),
+    ):
+        train()
+    assert got == [event.__name__]
+    assert not torch.is_autocast_enabled("cpu")
+
+
 def test_a_step_that_refuses_its_closure_is_not_skipped() -> None:
     ended: list[bool] = []
     listener = Listener().on(ScalerStepEnded, lambda event: ended.append(event.raised))
