@@ -879,10 +879,8 @@ class Watch(StepObserver):
                 self._log.non_finite.append(source)
                 return
             culprits = _with_non_finite(gradients)
-            shown = culprits[0] if culprits else ""
-            self._log.add_unseen(
-                f"source of inf or NaN in {shown}: it did not appear in the replay"
-            )
+            place = f" in {culprits[0]}" if culprits else ""
+            self._log.add_unseen(f"source of inf or NaN{place}: it did not appear in the replay")
 
 
 def _with_non_finite(gradients: Gradients) -> list[str]:

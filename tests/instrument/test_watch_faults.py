@@ -387,6 +387,19 @@ def test_a_step_that_two_optimizers_skip_counts_once() -> None:
     assert Kind.SCALE_FALLS in {each.name for each in report.findings}
 
 
+def test_a_skip_of_repaired_gradients_names_no_parameter() -> None:
+    def repair(model, optimizer, scaler):
+        model[0].weight.grad[0, 0] = torch.inf
+        scaler.unscale_(optimizer)
+        # the scaler has found inf already, and skips the step
+        model[0].weight.grad.nan_to_num_()
+
+    _, report = train(network(), steps=1, scale=1.0, before_step=repair)
+    assert [skip.why for skip in report.skips] == ["inf or NaN in a gradient"]
+    (unseen,) = report.unseen
+    assert unseen.startswith("source of inf or NaN: it did not appear in the replay")
+
+
 def test_safe_scales_of_a_gradient_penalty() -> None:
     """A scale that is a power of two must not change the safe scales of a run without a scaler."""
     without = penalty(None).safe_scales()
