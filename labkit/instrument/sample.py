@@ -537,17 +537,17 @@ class Sample:
         self.memory["optimizer state"] += storage_bytes(states, counted)
 
     def done(self) -> WatchedStep:
-        """Return the record of what was counted."""
+        """Return the record of what was counted so far; later counts do not change it."""
         return WatchedStep(
             step=self.step,
             scale=self._scale(),
-            histograms=dict(self.counts),
-            moves=self.moves,
-            memory=self.memory,
-            casts=self.casts,
+            histograms={kind: dict(of_kind) for kind, of_kind in self.counts.items()},
+            moves=dict(self.moves),
+            memory=dict(self.memory),
+            casts=dict(self.casts),
             clipped=self.clipped,
             half=tuple(sorted(self.half)),
-            lines=self.lines,
+            lines=dict(self.lines),
         )
 
 

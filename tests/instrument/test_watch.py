@@ -374,6 +374,19 @@ def test_two_watches_observe_the_same():
     assert second.report().steps == 3
 
 
+def test_a_report_in_the_middle_of_a_step_does_not_change() -> None:
+    model = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 4))
+    first, second = (torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model)
+    with watch(model, every=1) as w:
+        cross_entropy(model(X), Y).backward()
+        first.step()
+        early = w.report()
+        before = early.histograms("updates")
+        second.step()
+        assert early.histograms("updates") == before
+        assert w.report().histograms("updates").keys() > before.keys()
+
+
 def test_invalid_arguments_of_a_watch_are_refused():
     for error, message, model, options in (
         (TypeError, "expected a torch.nn.Module, or an object with one as .model; got int", 3, {}),
