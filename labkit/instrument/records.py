@@ -78,7 +78,12 @@ def with_gradient(histograms: Histograms) -> set[str]:
     The gradient of a bias before a batch norm, for instance, is exactly zero, so what is left of it
     are rounding errors.
     """
-    tops = {name: h.top for name, h in histograms.get("weight gradients", {}).items()}
+    # a gradient of zeros has no largest exponent
+    tops = {
+        name: h.top
+        for name, h in histograms.get("weight gradients", {}).items()
+        if h.finite_non_zero
+    }
     if not tops:
         return set()
     lowest = max(tops.values()) - NOISE

@@ -216,6 +216,19 @@ def test_swallowed_updates_are_findings():
     assert not [layer for what, layer, _ in found if what == "never moved" and layer != "1.weight"]
 
 
+def test_a_gradient_of_zeros_hides_no_swallowed_update() -> None:
+    used, unused = nn.Parameter(torch.ones(4).bfloat16()), nn.Parameter(torch.ones(4).bfloat16())
+    model = nn.ParameterList([used, unused])
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with watch(model, every=1) as w:
+        for _ in range(2):
+            optimizer.zero_grad()
+            (used.float() * 2.0**-40 + unused.float() * 0.0).sum().backward()
+            optimizer.step()
+    swallowed = {f.layer for f in w.every_finding().findings if f.name == "updates swallowed"}
+    assert swallowed == {"0"}
+
+
 def test_optimizer_settings_without_effect_are_findings():
     model = network().bfloat16()
     found, _ = train(
