@@ -280,7 +280,9 @@ def numbers(report: TrainingResults) -> Iterator[str]:
     if report.watched:
         last = report.watched[-1]
         memory = [f"{name} {_mib(size)}" for name, size in last.memory.items() if size]
-        yield f"memory: {', '.join(memory)}"
+        # of a step that was not taken, nothing may be known
+        if memory:
+            yield f"memory: {', '.join(memory)}"
         for cast, (times, size) in last.casts.items():
             yield f"casts in a step: {times} from {cast}, {_mib(size)} written"
 

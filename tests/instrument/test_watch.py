@@ -328,6 +328,11 @@ def test_a_report_of_an_invalid_scale_is_shown(scale, sampled):
     assert "Nothing wrong was found" in report._repr_html_()
 
 
+def test_a_report_without_measured_memory_has_no_line_for_it() -> None:
+    step = WatchedStep(0, 1.0, {}, {}, {"weights": 0, "activations": 0}, {})
+    assert "memory" not in str(Report(model="Net", steps=1, watched=(step,)))
+
+
 @pytest.mark.parametrize("steps", [3, 60, 720, 8000, 10**6])
 def test_an_axis_of_any_length_has_several_labels(steps: int) -> None:
     assert 3 <= len(_round_numbers(0, steps)) <= 8
