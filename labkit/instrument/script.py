@@ -41,7 +41,7 @@ NO_MODULE = (
 
 
 def watched(
-    script: Path, arguments: list[str], every: int, record: Path | None = None
+    script: Path | str, arguments: list[str], every: int, record: Path | str | None = None
 ) -> tuple[int, list[Report]]:
     """Run a script under watch; return its exit status, and a report for each model.
 
@@ -52,7 +52,8 @@ def watched(
         record: file to record the training of the first model to. The files of further models get
             a number after its name.
     """
-    watches = ScriptWatch(every, record)
+    script = Path(script)
+    watches = ScriptWatch(every, None if record is None else Path(record))
     try:
         with ExitStack() as stack:
             stack.enter_context(STREAM.subscribed(watches))

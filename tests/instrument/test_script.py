@@ -9,7 +9,7 @@ import torch
 from labkit.cli import main
 from labkit.findings import Status
 from labkit.instrument import Report
-from labkit.instrument.script import run_script
+from labkit.instrument.script import run_script, watched
 from tests.instrument.test_watch import hooks
 
 SCRIPT = """
@@ -83,6 +83,14 @@ def test_a_watched_script_prints_the_same_digits(script, tmp_path):
     assert watched.stdout.startswith(alone.stdout)
     assert watched.returncode == alone.returncode
     assert (tmp_path / "watch-report" / "report.html").is_file()
+
+
+def test_paths_of_a_watched_script_may_be_text(script, tmp_path):
+    recording = tmp_path / "run.labkit"
+    status, reports = watched(str(script), ["2"], every=1, record=str(recording))
+    assert status == 7
+    assert [report.steps for report in reports] == [2, 2]
+    assert recording.is_file()
 
 
 def test_a_script_that_fails_has_a_report(script, tmp_path, capsys):
