@@ -165,7 +165,12 @@ def copied_model(model: nn.Module, wide: bool) -> tuple[nn.Module, dict[int, Any
         copied_weight = parameter.detach().to(dtype, copy=True)
         memo[id(parameter)] = nn.Parameter(copied_weight, parameter.requires_grad)
     for module in model.modules():
-        for hooks in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks):
+        for hooks in (
+            module._forward_pre_hooks,
+            module._forward_hooks,
+            module._backward_pre_hooks,
+            module._backward_hooks,
+        ):
             torch_hooks = OrderedDict[int, Any]()
             for key, hook in hooks.items():
                 if type(hook).__module__.startswith("torch."):

@@ -458,6 +458,25 @@ def test_a_bias_before_a_batch_norm_is_not_a_finding():
     assert w.report().findings == ()
 
 
+@pytest.mark.parametrize(
+    "register",
+    [
+        "register_forward_pre_hook",
+        "register_forward_hook",
+        "register_full_backward_pre_hook",
+        "register_full_backward_hook",
+    ],
+)
+def test_a_replay_calls_no_hook_of_the_user(register: str) -> None:
+    model = nn.Sequential(nn.Linear(8, 4))
+    calls = []
+    getattr(model[0], register)(lambda *_: calls.append(1))
+    with watch(model, every=1, against_fp32_every=1) as w:
+        plain(model, 3)
+    assert len(w.report().against_fp32) == 3
+    assert len(calls) == 3
+
+
 def test_a_failed_replay_is_reported_once_with_its_reason():
     model = nn.Linear(8, 4)
     batch = X.clone()
