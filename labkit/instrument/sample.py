@@ -75,7 +75,8 @@ def floats(tree: Any) -> list[Tensor]:
             if leaf.is_floating_point() or leaf.is_complex():
                 found.append(leaf)
         elif is_dataclass(leaf) and not isinstance(leaf, type):
-            found += floats([getattr(leaf, each.name) for each in fields(leaf)])
+            # a field may not have been set
+            found += floats([getattr(leaf, each.name, None) for each in fields(leaf)])
     return found
 
 

@@ -7,7 +7,7 @@ no finding.
 import itertools
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -155,6 +155,7 @@ class Output:
     """The output of a model, which is no pytree of torch."""
 
     loss: Tensor
+    never_set: Tensor = field(init=False)
 
 
 def test_a_dataclass_is_searched_for_tensors() -> None:
