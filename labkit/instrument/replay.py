@@ -37,7 +37,8 @@ from labkit.modes import LabMode, open_modes, under
 
 # a replay in FP32 widens tensors of these dtypes
 NARROW = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
-# types of attributes of modules that a replay restores, such as counters
+# types of attributes of modules that a replay restores, such as counters; a list or a generator of
+# a module's own has its state after the step, so that the replay may take another path
 PLAIN = (bool, int, float, str)
 KINDS = ("activation gradients", "weight gradients")
 
