@@ -11,6 +11,7 @@ import pickle
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
@@ -19,7 +20,10 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.modules import module as torch_modules
 from torch.optim import optimizer as torch_optimizers
@@ -390,6 +394,24 @@ def test_a_report_in_the_middle_of_a_step_does_not_change() -> None:
         second.step()
         assert early.histograms("updates") == before
         assert w.report().histograms("updates").keys() > before.keys()
+
+
+@pytest.fixture
+def process_group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("sides", [(1,), (1, 1)], ids=["sharded", "hybrid"])
+@pytest.mark.usefixtures("process_group")
+def test_a_model_on_a_mesh_of_any_dimension_is_watched(sides: tuple[int, ...]) -> None:
+    mesh = init_device_mesh("cpu", sides, mesh_dim_names=("replicas", "parts")[-len(sides) :])
+    model = fully_shard(nn.Linear(8, 4), mesh=mesh)
+    with watch(model, every=1) as w:
+        plain(model, 2)
+    assert w.report().steps == 2
+    assert w.report().histograms("updates").keys() == {"weight", "bias"}
 
 
 def test_invalid_arguments_of_a_watch_are_refused():
