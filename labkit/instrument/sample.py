@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import graph
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 from labkit.instrument.events import CastBegins, CastEnded, ModuleEnded, StatefulOptimizer
@@ -401,10 +402,15 @@ class Sample:
         """Add the bytes of tensors that are saved for backward to the memory of activations."""
 
         def addresses() -> set[int]:
-            return {local_part(p).untyped_storage().data_ptr() for p in parameters()}
+            return {
+                local_part(parameter).untyped_storage().data_ptr()
+                for parameter in parameters()
+                if not is_lazy(parameter)
+            }
 
         weights = addresses()
-        is_sharded = any(hasattr(parameter, "to_local") for parameter in parameters())
+        # sharded weights are gathered into other storages for a while; lazy ones get theirs later
+        may_move = any(hasattr(each, "to_local") or is_lazy(each) for each in parameters())
 
         def measure(tensor: Tensor) -> None:
             if tensor.layout != torch.strided or type(tensor) not in (Tensor, nn.Parameter):
@@ -413,8 +419,7 @@ class Sample:
             address = storage.data_ptr()
             if address in self._saved:
                 return
-            # sharded weights are gathered into other storages for a while
-            if is_sharded:
+            if may_move:
                 weights.update(addresses())
             if address not in weights:
                 self._saved.add(address)

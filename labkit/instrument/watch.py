@@ -125,9 +125,8 @@ def watch(
 
     Raises:
         TypeError: `model` neither is a module nor has one, or another argument has another type.
-        ValueError: the module has no parameter, or one without a shape yet; `every` is not
-            positive; `against_fp32_every` is not a multiple of `every`; or `formats` is empty, or
-            has a format without sign or zero.
+        ValueError: the module has no parameter; `every` is not positive; `against_fp32_every` is
+            not a multiple of `every`; or `formats` is empty, or has a format without sign or zero.
 
     >>> model = nn.Linear(3, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -147,11 +146,6 @@ def watch(
         )
     if next(module.parameters(), None) is None:
         raise ValueError(f"{type(module).__name__} has no parameter, so there is nothing to watch")
-    if any(is_lazy(parameter) for parameter in module.parameters()):
-        raise ValueError(
-            f"{type(module).__name__} has parameters without a shape; call it once with a batch, "
-            "then watch it"
-        )
     if every <= 0:
         raise ValueError(f"every: expected a positive integer, got {every}")
     if against_fp32_every is None:
@@ -487,7 +481,8 @@ class Watch(StepObserver):
             # the ranks sum the gradients at the end of backward; `_reduced` counts them then
             return
         for name, parameter in self._parameters.items():
-            if parameter.requires_grad and parameter.is_leaf:
+            # a lazy module's parameter takes no hook before the first call
+            if parameter.requires_grad and parameter.is_leaf and not is_lazy(parameter):
                 hook = guarded(partial(self._accumulated, name), self.failed)
                 handle = parameter.register_post_accumulate_grad_hook(hook)
                 self._sample_stack.callback(handle.remove)

@@ -432,7 +432,6 @@ def test_invalid_arguments_of_a_watch_are_refused():
             {"against_fp32_every": -50},
         ),
         (TypeError, "every: expected an int, got True", Net(), {"every": True}),
-        (ValueError, "parameters without a shape; call it once", nn.LazyLinear(2), {}),
         (ValueError, "formats: expected at least one format", Net(), {"formats": ()}),
         (ValueError, "a sign and a zero, got E8M0", Net(), {"formats": ["E8M0"]}),
         (TypeError, r"write \['FP16'\]", Net(), {"formats": "FP16"}),
@@ -448,6 +447,21 @@ def test_a_number_of_numpy_is_an_interval_of_a_watch() -> None:
     with watch(Net(), every=np.int64(2)) as w:
         pass
     assert type(w.every) is int
+
+
+def test_a_lazy_module_is_watched_like_another(tmp_path) -> None:
+    reports = []
+    for layer in (nn.Linear(8, 16), nn.LazyLinear(16)):
+        torch.manual_seed(0)
+        model = nn.Sequential(layer, nn.Linear(16, 4))
+        with watch(model, every=1).record(tmp_path / "run.labkit") as w:
+            plain(model, 2)
+        reports.append(w.report())
+    usual, lazy = reports
+    assert lazy.unseen == usual.unseen
+    assert [step.memory for step in lazy.watched] == [step.memory for step in usual.watched]
+    for kind in ("activation gradients", "weight gradients", "updates"):
+        assert lazy.histograms(kind, step=0).keys() == usual.histograms(kind, step=0).keys()
 
 
 def test_unusual_parameters_are_counted_and_replayed():
