@@ -593,6 +593,10 @@ class Watch(StepObserver):
         if of_replay or in_backward():
             return
         roots = [event.roots] if isinstance(event.roots, Tensor) else list(event.roots)
+        if not all(isinstance(root, Tensor) for root in roots):
+            # of a backward pass from an edge of the graph, the loss is unknown
+            self._losses_are_zero = False
+            return
         if any(bool(root.detach().any()) for root in roots):
             self._losses_are_zero = False
         if self._sketches is not None:

@@ -22,6 +22,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.autograd.graph import get_gradient_edge
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
@@ -462,6 +463,18 @@ def test_a_lazy_module_is_watched_like_another(tmp_path) -> None:
     assert [step.memory for step in lazy.watched] == [step.memory for step in usual.watched]
     for kind in ("activation gradients", "weight gradients", "updates"):
         assert lazy.histograms(kind, step=0).keys() == usual.histograms(kind, step=0).keys()
+
+
+def test_a_backward_pass_from_an_edge_is_observed() -> None:
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, every=1) as w:
+        edge = get_gradient_edge(cross_entropy(model(X), Y))
+        torch.autograd.backward(edge, torch.tensor(1.0))
+        optimizer.step()
+    report = w.report()
+    assert report.unseen == ()
+    assert report.against_fp32[0].arrived == (32 * 4, 32 * 4)
 
 
 def test_unusual_parameters_are_counted_and_replayed():
