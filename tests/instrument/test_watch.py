@@ -517,9 +517,9 @@ def test_a_bias_before_a_batch_norm_is_not_a_finding():
     ],
 )
 def test_a_replay_calls_no_hook_of_the_user(register: str) -> None:
-    model = nn.Sequential(nn.Linear(8, 4))
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
     calls = []
-    getattr(model[0], register)(lambda *_: calls.append(1))
+    getattr(model[1], register)(lambda *_: calls.append(1))
     with watch(model, every=1, against_fp32_every=1) as w:
         plain(model, 3)
     assert len(w.report().against_fp32) == 3
