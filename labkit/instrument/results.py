@@ -185,7 +185,16 @@ def run_in_words(report: TrainingResults) -> str:
     """Return the model, and how many of its steps ran, were sampled and were skipped."""
     name = f"{report.model}: " if report.model else ""
     steps = counted(report.steps, "step")
-    return f"{name}{steps}, {len(report.watched)} sampled, {len(report.skips)} skipped"
+    sampled = len(_finished(report))
+    words = f"{name}{steps}, {sampled} sampled, {len(report.skips)} skipped"
+    if sampled < len(report.watched):
+        words += f", {len(report.watched) - sampled} not finished"
+    return words
+
+
+def _finished(report: TrainingResults) -> list[WatchedStep]:
+    """Return the sampled steps without one that had begun when the watch ended."""
+    return [watched for watched in report.watched if watched.step < report.steps]
 
 
 def grouped(report: TrainingResults, status: Status) -> Iterator[list[Finding]]:
@@ -278,7 +287,8 @@ def numbers(report: TrainingResults) -> Iterator[str]:
             f"layer {apart:.2%}"
         )
     if report.watched:
-        last = report.watched[-1]
+        # a step that has only begun has measured no weights
+        last = (_finished(report) or report.watched)[-1]
         memory = [f"{name} {_mib(size)}" for name, size in last.memory.items() if size]
         # of a step that was not taken, nothing may be known
         if memory:

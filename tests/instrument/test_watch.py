@@ -362,6 +362,18 @@ def test_a_run_without_gradients_or_steps_is_reported():
     assert "Nothing wrong was found" not in str(w.report())
 
 
+def test_a_step_that_has_only_begun_is_not_a_sampled_one() -> None:
+    model = Net()
+    with watch(model, every=1) as w:
+        plain(model, 3)
+        # as for a validation that records gradients
+        model(X)
+    report = w.report()
+    assert [step.step for step in report.watched] == [0, 1, 2, 3]
+    assert "3 steps, 3 sampled, 0 skipped, 1 not finished" in str(report)
+    assert "memory: weights" in str(report)
+
+
 def test_two_watches_observe_the_same():
     model = Net()
     first = watch(model, every=1)
