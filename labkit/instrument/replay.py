@@ -52,7 +52,7 @@ class Call:
         kwargs: keyword arguments.
         versions: the tensors in the arguments, with torch's counter of their changes in place.
         random: state of torch's generator of the CPU and, if CUDA is in use, that of the GPU.
-        others: state of Python's and of NumPy's global generator.
+        others: state of Python's and of NumPy's global generator; None: unknown.
         autocast: (device, enabled, dtype) of torch.autocast.
         modes: the lab's open modes.
         attributes: attributes of modules that may have counters or settings, before the call.
@@ -65,7 +65,7 @@ class Call:
     kwargs: dict[str, Any]
     versions: list[tuple[Tensor, int]]
     random: list[Tensor]
-    others: tuple[Any, Any]
+    others: tuple[Any, Any] | None
     autocast: list[tuple[str, bool, torch.dtype]]
     modes: tuple[LabMode, ...]
     attributes: list[tuple[nn.Module, dict[str, Any]]]
@@ -88,7 +88,7 @@ def note_call(
     modules: list[nn.Module],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    numbers: Mapping[str, int],
+    numbers: Mapping[str, int] | None,
 ) -> Call:
     """Record the arguments of a call of a model, and the state before it.
 
@@ -96,7 +96,9 @@ def note_call(
         modules: those of the model that may have counters or settings.
         args: positional arguments.
         kwargs: keyword arguments.
-        numbers: layer -> number of its outputs so far in the step.
+        numbers: layer -> number of its outputs so far in the step; None: the step is not sampled.
+            Then the state of Python's and of NumPy's generators is left out: reading it takes
+            longer than all else.
     """
     random_states = [torch.get_rng_state()]
     devices = ["cpu"]
@@ -118,11 +120,11 @@ def note_call(
         kwargs=kwargs,
         versions=versions,
         random=random_states,
-        others=_other_generators(),
+        others=None if numbers is None else _other_generators(),
         autocast=autocast,
         modes=open_modes(),
         attributes=[(module, vars(module).copy()) for module in modules],
-        numbers=dict(numbers),
+        numbers=dict(numbers or {}),
     )
 
 
@@ -225,7 +227,8 @@ def restored_state(call: Call, memo: dict[int, Any], wide: bool) -> Iterator[Non
         if len(call.random) > 1:
             torch.cuda.set_rng_state(call.random[1])
         stack.callback(_set_other_generators, others)
-        _set_other_generators(call.others)
+        if call.others is not None:
+            _set_other_generators(call.others)
         for device, enabled, dtype in call.autocast:
             stack.enter_context(torch.autocast(device, dtype, enabled=enabled and not wide))
         yield

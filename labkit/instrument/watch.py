@@ -531,7 +531,7 @@ class Watch(StepObserver):
             with reporting(self.failed, "recording a call"):
                 if in_transform():
                     raise Unseen(TRANSFORMED)
-                numbers = {} if self._sample is None else self._sample.numbers
+                numbers = None if self._sample is None else self._sample.numbers
                 recorded_call = note_call(self._modules, args, kwargs, numbers)
                 self._calls_in_step += 1
                 # the latest calls, MAX_CALLS at most
