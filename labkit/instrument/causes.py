@@ -4,9 +4,10 @@ Idea: an inf in the forward pass spoils the backward pass and the step, and the 
 first of these findings is the cause, and its sentence names the others. The table `EXPLAINED_BY`
 lists the kinds that can cause each kind.
 
-Invariant: a finding is left out only if a finding of a kind that explains it stays. That one is
-from the same step or an earlier one, except for the kinds in `AT_ANY_TIME`. Faults in the order of
-calls explain every finding that follows from wrong gradients.
+Invariant: a finding is left out only if a chain of causes leads from it to a finding that stays.
+Each cause is of a kind that explains its effect. It is from the same step or an earlier one, except
+for the kinds in `AT_ANY_TIME`. Faults in the order of calls explain every finding that follows from
+wrong gradients.
 """
 
 from __future__ import annotations

@@ -124,12 +124,15 @@ class GradEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class ClipBegins(Event):
-    """A function of torch clips gradients."""
+    """`clip_grad_norm_` or `clip_grad_value_` of torch.nn.utils is about to clip gradients."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSteps(Event):
-    """A schedule of the learning rate is about to step."""
+    """A schedule of the learning rate is about to step, by the method of LRScheduler.
+
+    A schedule with a method of its own, such as ReduceLROnPlateau, is not observed.
+    """
 
     schedule: LRScheduler
 

@@ -111,6 +111,16 @@ def guarded(hook: Callable[..., Any], failed: Failed) -> Callable[..., None]:
     return safe
 
 
+# attribute of an exception that a listener raises in the training on purpose
+_ON_PURPOSE = "_labkit_on_purpose"
+
+
+def on_purpose(error: Exception) -> Exception:
+    """Mark an exception so that `guarded_around` lets it pass into the training, and return it."""
+    setattr(error, _ON_PURPOSE, True)
+    return error
+
+
 class _Original:
     """A method of the run that keeps the outcome of its call.
 
@@ -138,7 +148,8 @@ def guarded_around(
 ) -> Any:
     """Return `around(call, *args)`; if `around` itself fails, the outcome of `call` alone.
 
-    If `around` fails before it has called `call`, `call` runs afterwards; it never runs again.
+    If `around` fails before it has called `call`, `call` runs afterwards; it never runs again. An
+    exception that `on_purpose` has marked is raised.
 
     >>> def clumsy(call, x): return call(x) / 0
     >>> guarded_around(clumsy, lambda where, error: print(where, "failed"), abs, -3)
@@ -150,7 +161,7 @@ def guarded_around(
     try:
         return around(original, *args, **kwargs)
     except Exception as error:
-        if error is original.error:
+        if error is original.error or hasattr(error, _ON_PURPOSE):
             raise
         failed(name_of(around), error)
         own_error = original.error

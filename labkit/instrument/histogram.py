@@ -42,7 +42,7 @@ class ExponentHistogram:
     non_finite: int
 
     def __eq__(self, other: object) -> bool:
-        """Return whether two histograms have the same counts in the same binades."""
+        """Return whether two histograms have the same bins, empty ones included."""
         if not isinstance(other, ExponentHistogram):
             return NotImplemented
         return (
@@ -124,9 +124,11 @@ def _require_countable(tensor: Tensor) -> None:
             "the zeros between them too."
         )
     if tensor.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        remedy = "Call .float() first if it may be rounded to FP32."
+        if tensor.is_complex():
+            remedy = "Take torch.view_as_real(tensor) to count real and imaginary parts."
         raise TypeError(
-            f"exponent_histogram: expected FP16, BF16 or FP32, got {tensor.dtype}. "
-            "Call .float() first if it may be rounded to FP32."
+            f"exponent_histogram: expected FP16, BF16 or FP32, got {tensor.dtype}. {remedy}"
         )
 
 
@@ -172,6 +174,8 @@ def merge(histograms: Iterable[ExponentHistogram]) -> ExponentHistogram:
     """
     require_kind(histograms, Iterable, "histograms", "Pass a list of histograms")
     parts = list(histograms)
+    for part in parts:
+        require_kind(part, ExponentHistogram, "a histogram", "Count a tensor first")
     if not parts:
         raise ValueError("merge: expected at least one histogram, got none")
     lo = min(part.lo for part in parts)

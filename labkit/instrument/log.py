@@ -37,7 +37,7 @@ from labkit.instrument.records import (
 )
 from labkit.instrument.report import Report
 from labkit.instrument.results import power
-from labkit.instrument.sample import Sample, checksum, dtype_name, local_part
+from labkit.instrument.sample import Sample, checksum, dense, dtype_name, local_part
 from labkit.instrument.stream import StepObserver
 from labkit.instrument.symptoms import Kind, finding
 
@@ -325,7 +325,8 @@ def dominating_epsilon(optimizer: StatefulOptimizer) -> tuple[float, float] | No
             keys = [key for key in ROOTS if isinstance(state.get(key), Tensor)]
             if not keys:
                 continue
-            mean = local_part(state[keys[0]]).float()
+            # of a complex weight, the real and the imaginary parts have roots of their own
+            mean = dense(state[keys[0]]).float()
             steps = float(state.get("step", 0) or 0)
             if "betas" in group and steps:
                 mean = mean / (1 - float(group["betas"][1]) ** steps)

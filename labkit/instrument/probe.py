@@ -1,6 +1,6 @@
 """Probe of a backward pass, layer by layer, and the shares of its numbers that a format loses.
 
-Idea: a probe keeps the gradient at the output of every layer. Only the FP32 gradients of the same
+Idea: a probe keeps the gradient at the output of each layer. Only the FP32 gradients of the same
 weights and batch show what FP16 lost: a zero in the FP16 pass may be a zero in FP32 too (ReLU), and
 a gradient that never arrived leaves nothing to count. An update is swallowed if a weight with a
 gradient is the same number after the step: the update was below half an ulp of the weight's format.
@@ -45,7 +45,9 @@ class Probe:
 
 @contextmanager
 def layer_outputs(model: nn.Module, listen: Callable[[str, Tensor], object]) -> Iterator[None]:
-    """Call `listen(layer name, output)` for each tensor that a leaf layer returns in the block.
+    """Call `listen(layer name, output)` for each leaf layer that returns a tensor in the block.
+
+    A layer that returns several tensors, such as nn.LSTM, is left out.
 
     >>> model = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
     >>> with layer_outputs(model, lambda name, output: print(name, tuple(output.shape))):
@@ -76,7 +78,8 @@ def leaf_layers(model: nn.Module) -> list[str]:
 def probe(model: nn.Module) -> Iterator[Probe]:
     """Keep the gradient of every leaf layer's output during one forward and backward pass.
 
-    A layer that is called twice leaves the gradient that arrived last in the backward pass.
+    A layer that is called twice leaves the gradient that arrived last in the backward pass. A layer
+    that returns several tensors, such as nn.LSTM, leaves none.
 
     >>> model = nn.Sequential(nn.Linear(2, 1, bias=False))
     >>> with probe(model) as probed:
@@ -139,7 +142,7 @@ def underflow(reference: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -
     remedy = "Pass gradients by layer: probed.gradients."
     require_kind(reference, Mapping, "reference", remedy)
     require_kind(observed, Mapping, "observed", remedy)
-    if list(reference) != list(observed):
+    if reference.keys() != observed.keys():
         raise ValueError(
             f"underflow: expected the same layers in both, got reference {list(reference)} and "
             f"observed {list(observed)}"

@@ -58,8 +58,19 @@ def group_of(watched: object, model: nn.Module) -> tuple[nn.Module, dist.Process
         for parameter in model.parameters():
             mesh: Any = getattr(parameter, "device_mesh", None)
             if mesh is not None:
-                return model, mesh.get_group()
+                return model, _group_of_mesh(mesh)
     return model, group
+
+
+def _group_of_mesh(mesh: Any) -> dist.ProcessGroup | None:
+    """Return the group of all ranks of a mesh; None if no group is known to have just these."""
+    if mesh.ndim == 1:
+        group: dist.ProcessGroup = mesh.get_group()
+        return group
+    # the groups of a mesh with more dimensions have the ranks along one of them
+    if mesh.size() == dist.get_world_size():
+        return dist.group.WORLD
+    return None
 
 
 def single_rank_warning() -> str:
@@ -176,7 +187,8 @@ def merge_reports(reports: Sequence[Report], sharded: frozenset[str] = frozenset
 
     Args:
         reports: one of each rank, in the order of the ranks.
-        sharded: names of parameters of which each rank holds a part.
+        sharded: names of parameters of which each rank holds a part. If several ranks hold the same
+            part, as with hybrid sharding, it is counted once for each.
     """
     # step -> the records of the ranks that sampled it
     watched: dict[int, list[WatchedStep]] = {}

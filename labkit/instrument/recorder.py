@@ -316,7 +316,8 @@ def digests(leaves: Iterable[object]) -> Digests:
         if not isinstance(leaf, Tensor) or leaf.layout != torch.strided or not leaf.numel():
             continue
         tensor = local_part(leaf).resolve_conj().resolve_neg().contiguous()
-        content = tensor.view(torch.uint8).reshape(-1)
+        # a scalar has no dimension that could hold its bytes
+        content = tensor.reshape(-1).view(torch.uint8)
         # words of an element's size (of 4 bytes in larger elements), so that a sum over them stays
         # the same if whole elements change places
         if tensor.itemsize == 1:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from labkit.formats import Format
+from labkit.formats import FormatLike, as_format
 from labkit.instrument.histogram import ExponentHistogram
 
 # Binades below a tensor's largest number. A sum in FP32 has 24 significant bits, so a gradient that
@@ -78,7 +78,12 @@ def with_gradient(histograms: Histograms) -> set[str]:
     The gradient of a bias before a batch norm, for instance, is exactly zero, so what is left of it
     are rounding errors.
     """
-    tops = {name: h.top for name, h in histograms.get("weight gradients", {}).items()}
+    # a gradient of zeros has no largest exponent
+    tops = {
+        name: h.top
+        for name, h in histograms.get("weight gradients", {}).items()
+        if h.finite_non_zero
+    }
     if not tops:
         return set()
     lowest = max(tops.values()) - NOISE
@@ -200,20 +205,28 @@ def without_noise(histogram: ExponentHistogram) -> ExponentHistogram:
     return replace(histogram, counts=counts)
 
 
-def window(histogram: ExponentHistogram, format: Format, tolerance: float = 1e-3) -> Window:
+def window(histogram: ExponentHistogram, format: FormatLike, tolerance: float = 1e-3) -> Window:
     """Return the safe scales for a histogram of unscaled gradients that are not all zero.
+
+    Which binades underflow and overflow is judged as in `fate`.
 
     Args:
         histogram: the gradients; those that `without_noise` removes do not count.
         format: the format that the scaled gradients are rounded to.
         tolerance: share of the gradients that may underflow at the smallest safe scale.
 
+    Raises:
+        ValueError: `tolerance` is not from 0 to below 1.
+
     >>> import torch
     >>> from labkit.formats import FP16
     >>> from labkit.instrument import exponent_histogram
-    >>> window(exponent_histogram(torch.tensor([2.0**-10, 2.0**-30])), FP16)
+    >>> window(exponent_histogram(torch.tensor([1.5 * 2.0**-10, 1.5 * 2.0**-30])), FP16)
     Window(low=5, high=25)
     """
+    format = as_format(format)
+    if not 0 <= tolerance < 1:
+        raise ValueError(f"tolerance: expected a share from 0 to below 1, got {tolerance}")
     histogram = without_noise(histogram)
     occupied = np.flatnonzero(histogram.counts)
     exponents = histogram.lo + occupied
@@ -222,6 +235,6 @@ def window(histogram: ExponentHistogram, format: Format, tolerance: float = 1e-3
     tolerated = math.floor(tolerance * cumulative[-1])
     # the first binade that is not tolerated to underflow
     least = int(exponents[np.searchsorted(cumulative, tolerated, side="right")])
-    # as in `fate`: the binade below the smallest subnormal rounds up to it
+    # the binade below the smallest subnormal rounds up to it
     survives_from = format.emin - format.significand_bits - 1
     return Window(low=survives_from - least, high=format.emax - int(exponents[-1]))

@@ -15,7 +15,7 @@ import math
 import random
 import sys
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -37,7 +37,8 @@ from labkit.modes import LabMode, open_modes, under
 
 # a replay in FP32 widens tensors of these dtypes
 NARROW = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
-# types of attributes of modules that a replay restores, such as counters
+# types of attributes of modules that a replay restores, such as counters; a list or a generator of
+# a module's own has its state after the step, so that the replay may take another path
 PLAIN = (bool, int, float, str)
 KINDS = ("activation gradients", "weight gradients")
 
@@ -50,10 +51,12 @@ class Call:
         args: positional arguments.
         kwargs: keyword arguments.
         versions: the tensors in the arguments, with torch's counter of their changes in place.
-        random: state of the generator of the CPU and, if CUDA is in use, that of the GPU.
+        random: state of torch's generator of the CPU and, if CUDA is in use, that of the GPU.
+        others: state of Python's and of NumPy's global generator; None: unknown.
         autocast: (device, enabled, dtype) of torch.autocast.
         modes: the lab's open modes.
         attributes: attributes of modules that may have counters or settings, before the call.
+        numbers: layer -> number of its outputs in the step before the call.
         seeds: number of an output -> the gradient that arrived there.
         differentiated: these gradients were themselves differentiated (create_graph).
     """
@@ -62,9 +65,11 @@ class Call:
     kwargs: dict[str, Any]
     versions: list[tuple[Tensor, int]]
     random: list[Tensor]
+    others: tuple[Any, Any] | None
     autocast: list[tuple[str, bool, torch.dtype]]
     modes: tuple[LabMode, ...]
     attributes: list[tuple[nn.Module, dict[str, Any]]]
+    numbers: dict[str, int]
     seeds: dict[int, Tensor] = field(default_factory=dict)
     differentiated: bool = False
 
@@ -79,13 +84,21 @@ class Call:
         self.differentiated |= torch.is_grad_enabled()
 
 
-def note_call(modules: list[nn.Module], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+def note_call(
+    modules: list[nn.Module],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    numbers: Mapping[str, int] | None,
+) -> Call:
     """Record the arguments of a call of a model, and the state before it.
 
     Args:
         modules: those of the model that may have counters or settings.
         args: positional arguments.
         kwargs: keyword arguments.
+        numbers: layer -> number of its outputs so far in the step; None: the step is not sampled.
+            Then the state of Python's and of NumPy's generators is left out: reading it takes
+            longer than all else.
     """
     random_states = [torch.get_rng_state()]
     devices = ["cpu"]
@@ -107,9 +120,11 @@ def note_call(modules: list[nn.Module], args: tuple[Any, ...], kwargs: dict[str,
         kwargs=kwargs,
         versions=versions,
         random=random_states,
+        others=None if numbers is None else _other_generators(),
         autocast=autocast,
         modes=open_modes(),
         attributes=[(module, vars(module).copy()) for module in modules],
+        numbers=dict(numbers or {}),
     )
 
 
@@ -153,7 +168,12 @@ def copied_model(model: nn.Module, wide: bool) -> tuple[nn.Module, dict[int, Any
         copied_weight = parameter.detach().to(dtype, copy=True)
         memo[id(parameter)] = nn.Parameter(copied_weight, parameter.requires_grad)
     for module in model.modules():
-        for hooks in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks):
+        for hooks in (
+            module._forward_pre_hooks,
+            module._forward_hooks,
+            module._backward_pre_hooks,
+            module._backward_hooks,
+        ):
             torch_hooks = OrderedDict[int, Any]()
             for key, hook in hooks.items():
                 if type(hook).__module__.startswith("torch."):
@@ -200,22 +220,28 @@ def restored_state(call: Call, memo: dict[int, Any], wide: bool) -> Iterator[Non
         for name, value in attributes.items():
             if type(value) in PLAIN:
                 copied_attributes[name] = value
-    # A model may also draw from these generators. Their state at the call is unknown, but the
-    # replay must not advance them.
-    python = random.getstate()
-    legacy = np.random.get_state()  # noqa: NPY002
+    others = _other_generators()
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices), ExitStack() as stack:
         torch.set_rng_state(call.random[0])
         if len(call.random) > 1:
             torch.cuda.set_rng_state(call.random[1])
+        stack.callback(_set_other_generators, others)
+        if call.others is not None:
+            _set_other_generators(call.others)
         for device, enabled, dtype in call.autocast:
             stack.enter_context(torch.autocast(device, dtype, enabled=enabled and not wide))
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(legacy)  # noqa: NPY002
+        yield
+
+
+def _other_generators() -> tuple[Any, Any]:
+    """Return the state of Python's and of NumPy's global generator."""
+    return random.getstate(), np.random.get_state()  # noqa: NPY002
+
+
+def _set_other_generators(states: tuple[Any, Any]) -> None:
+    random.setstate(states[0])
+    np.random.set_state(states[1])  # noqa: NPY002
 
 
 def run_backward(outputs: list[Tensor], seeds: dict[int, Tensor], scale: float) -> None:
@@ -237,9 +263,11 @@ class _Comparison:
         exact: kind -> name -> histogram of the FP32 gradients.
         lost: kind -> name -> (number of elements that are zero in the run and not in FP32, number
             of elements that are not zero in FP32).
+        numbers: layer -> number of its outputs so far in the step.
     """
 
     def __init__(self) -> None:
+        self.numbers: dict[str, int] = defaultdict(int)
         self.exact: dict[str, dict[str, ExponentHistogram]] = {kind: {} for kind in KINDS}
         self.lost: dict[str, dict[str, tuple[int, int]]] = {kind: {} for kind in KINDS}
 
@@ -271,13 +299,12 @@ class _Comparison:
             own_name: the name of the model itself, if it is a leaf.
             observed: (layer, number of the output in the step) -> gradient in the run.
         """
-        numbers: dict[str, int] = defaultdict(int)
 
         def after_forward(name: str, _: nn.Module, __: Any, output: Any) -> None:
             for tensor in floats(output):
                 if tensor.requires_grad:
-                    key = (name, numbers[name])
-                    numbers[name] += 1
+                    key = (name, self.numbers[name])
+                    self.numbers[name] += 1
                     tensor.register_hook(partial(arrived, key))
 
         def arrived(key: tuple[str, int], gradient: Tensor) -> None:
@@ -316,6 +343,8 @@ def against_fp32(
     copied, memo = copied_model(model, wide=True)
     comparison = _Comparison()
     comparison.hook(copied, type(model).__name__, observed)
+    # earlier calls of the step, which are not replayed, had outputs, too
+    comparison.numbers.update(calls[0].numbers)
     for call in calls:
         with restored_state(call, memo, wide=True), torch.enable_grad():
             output = copied(*wide_tree(call.args), **wide_tree(call.kwargs))

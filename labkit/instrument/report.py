@@ -2,7 +2,8 @@
 
 Idea: `watch` and `diagnose` return the same kind of report; labkit.instrument.report_page draws it.
 
-Invariant: a report that is saved and loaded is equal to the original.
+Invariant: a report that is saved and loaded is equal to the original, unless it holds NaN, which
+equals no number.
 """
 
 from __future__ import annotations

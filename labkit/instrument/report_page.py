@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -653,17 +654,13 @@ def _lists(report: TrainingResults) -> list[dict[str, object]]:
 
 
 def _round_numbers(low: int, high: int, steps: Iterable[int] = (1, 2, 5, 10, 20, 50)) -> list[int]:
-    """Return about seven multiples of a round number from `low` to `high`.
+    """Return at most eight multiples of a round number from `low` to `high`.
 
-    >>> _round_numbers(-3, 11), _round_numbers(0, 300)
-    ([-2, 0, 2, 4, 6, 8, 10], [0, 50, 100, 150, 200, 250, 300])
+    >>> _round_numbers(-3, 11), _round_numbers(0, 720)
+    ([-2, 0, 2, 4, 6, 8, 10], [0, 200, 400, 600])
     """
-    # beyond the steps that are named: the power of ten above a seventh of the range
-    distance = 10 ** len(str((high - low) // 7))
-    for step in steps:
-        if high - low <= 7 * step:
-            distance = step
-            break
+    longer = (digit * 10**power for power in count(2) for digit in (1, 2, 5))
+    distance = next(step for step in chain(steps, longer) if high - low <= 7 * step)
     first = math.ceil(low / distance) * distance
     return list(range(first, high + 1, distance))
 

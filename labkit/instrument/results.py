@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from labkit.findings import CheckReport, Finding, Status, counted
-from labkit.formats import FP16, Format
+from labkit.formats import FP16, FormatLike
 from labkit.instrument.fate import Fate, fate
 from labkit.instrument.histogram import ExponentHistogram, merge, shift
 from labkit.instrument.records import (
@@ -112,7 +112,7 @@ class TrainingResults(CheckReport):
         return {name: trimmed(merge(of_name)) for name, of_name in parts.items()}
 
     def fates(
-        self, kind: str, format: Format = FP16, log2_scale: int = 0, step: int | None = None
+        self, kind: str, format: FormatLike = FP16, log2_scale: int = 0, step: int | None = None
     ) -> dict[str, Fate]:
         """Return name -> effect of rounding one kind of numbers to a format.
 
@@ -143,16 +143,19 @@ class TrainingResults(CheckReport):
         merged = {name: merge(histograms) for name, histograms in parts.items()}
         return {name: histogram for name, histogram in merged.items() if histogram.finite_non_zero}
 
-    def safe_scales(self, format: Format = FP16, tolerance: float = 1e-3) -> dict[str, Window]:
+    def safe_scales(self, format: FormatLike = FP16, tolerance: float = 1e-3) -> dict[str, Window]:
         """Return the window of safe scales of each layer's or parameter's gradients.
 
         Args:
             format: the format that the scaled gradients are rounded to.
             tolerance: share of the gradients that may underflow at the smallest safe scale.
+
+        Raises:
+            ValueError: `tolerance` is not from 0 to below 1.
         """
         return {name: window(h, format, tolerance) for name, h in self.gradients().items()}
 
-    def one_scale(self, format: Format = FP16) -> tuple[int, float, float]:
+    def one_scale(self, format: FormatLike = FP16) -> tuple[int, float, float]:
         """Return the largest scale that overflows no gradient, and the shares that underflow.
 
         Returns:
@@ -182,7 +185,16 @@ def run_in_words(report: TrainingResults) -> str:
     """Return the model, and how many of its steps ran, were sampled and were skipped."""
     name = f"{report.model}: " if report.model else ""
     steps = counted(report.steps, "step")
-    return f"{name}{steps}, {len(report.watched)} sampled, {len(report.skips)} skipped"
+    sampled = len(_finished(report))
+    words = f"{name}{steps}, {sampled} sampled, {len(report.skips)} skipped"
+    if sampled < len(report.watched):
+        words += f", {len(report.watched) - sampled} not finished"
+    return words
+
+
+def _finished(report: TrainingResults) -> list[WatchedStep]:
+    """Return the sampled steps without one that had begun when the watch ended."""
+    return [watched for watched in report.watched if watched.step < report.steps]
 
 
 def grouped(report: TrainingResults, status: Status) -> Iterator[list[Finding]]:
@@ -275,9 +287,12 @@ def numbers(report: TrainingResults) -> Iterator[str]:
             f"layer {apart:.2%}"
         )
     if report.watched:
-        last = report.watched[-1]
+        # a step that has only begun has measured no weights
+        last = (_finished(report) or report.watched)[-1]
         memory = [f"{name} {_mib(size)}" for name, size in last.memory.items() if size]
-        yield f"memory: {', '.join(memory)}"
+        # of a step that was not taken, nothing may be known
+        if memory:
+            yield f"memory: {', '.join(memory)}"
         for cast, (times, size) in last.casts.items():
             yield f"casts in a step: {times} from {cast}, {_mib(size)} written"
 

@@ -13,6 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields, is_dataclass
 from functools import partial, wraps
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import graph
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 from labkit.instrument.events import CastBegins, CastEnded, ModuleEnded, StatefulOptimizer
@@ -65,13 +67,18 @@ def floats(tree: Any) -> list[Tensor]:
     """Return the tensors of real or complex numbers in nested containers, in their order.
 
     Args:
-        tree: anything; torch's pytrees, such as lists, tuples, dicts and dataclasses, are searched.
+        tree: anything; torch's pytrees, such as lists, tuples and dicts, and dataclasses are
+            searched.
     """
-    return [
-        leaf
-        for leaf in tree_leaves(tree)
-        if isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex())
-    ]
+    found = []
+    for leaf in tree_leaves(tree):
+        if isinstance(leaf, Tensor):
+            if leaf.is_floating_point() or leaf.is_complex():
+                found.append(leaf)
+        elif is_dataclass(leaf) and not isinstance(leaf, type):
+            # a field may not have been set
+            found += floats([getattr(leaf, each.name, None) for each in fields(leaf)])
+    return found
 
 
 def dtype_name(tensor: Tensor) -> str:
@@ -101,8 +108,10 @@ def dense(tensor: Tensor) -> Tensor:
         tensor = tensor.coalesce().values()
     elif tensor.layout != torch.strided:
         tensor = tensor.values()
+    # the signs of lazily conjugated or negated numbers are not in memory
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
+    tensor = tensor.resolve_neg()
     return tensor if tensor.dtype in COUNTED else tensor.float()
 
 
@@ -147,7 +156,7 @@ def length(tensors: Iterable[Tensor]) -> float:
 
 
 def checksum(tensor: Tensor) -> int:
-    """Return a sum over a tensor's bits, which changes when the tensor does."""
+    """Return the sum of a tensor's codes, which nearly every change of the tensor changes."""
     numbers = dense(tensor).contiguous()
     codes = numbers.view(torch.int32 if numbers.itemsize == 4 else torch.int16)
     return int(codes.sum(dtype=torch.int64))
@@ -157,7 +166,7 @@ def storage_bytes(tensors: Iterable[Tensor], counted: set[int]) -> int:
     """Return the bytes of the tensors' storages, each storage once.
 
     Args:
-        tensors: dense or sparse tensors.
+        tensors: dense tensors, or sparse ones in COO.
         counted: addresses of storages that do not count; those of the tensors are added.
     """
     total = 0
@@ -286,6 +295,7 @@ class Sample:
         before: parameter -> copy of the weight before the step.
         inner: torch.autograd.grad is running.
         half: layers whose gradients arrived in FP16.
+        numbers: layer -> number of its outputs so far that require a gradient.
     """
 
     def __init__(
@@ -311,10 +321,9 @@ class Sample:
         self.inner = False
         self.half: set[str] = set()
         self.lines: dict[str, str] = {}
+        self.numbers: dict[str, int] = defaultdict(int)
         self._names = names
         self._scale = scale
-        # layer -> number of its outputs so far that require a gradient
-        self._numbers: dict[str, int] = defaultdict(int)
         # addresses of the storages that are kept for backward
         self._saved: set[int] = set()
 
@@ -333,8 +342,8 @@ class Sample:
             if not is_repeated:
                 self.add("activations", name, count(tensor))
             if tensor.requires_grad:
-                tensor.register_hook(partial(self._arrived, name, self._numbers[name]))
-                self._numbers[name] += 1
+                tensor.register_hook(partial(self._arrived, name, self.numbers[name]))
+                self.numbers[name] += 1
             if self.sketches is not None and not is_repeated:
                 self.sketches.add_output(name, tensor)
 
@@ -393,10 +402,15 @@ class Sample:
         """Add the bytes of tensors that are saved for backward to the memory of activations."""
 
         def addresses() -> set[int]:
-            return {local_part(p).untyped_storage().data_ptr() for p in parameters()}
+            return {
+                local_part(parameter).untyped_storage().data_ptr()
+                for parameter in parameters()
+                if not is_lazy(parameter)
+            }
 
         weights = addresses()
-        is_sharded = any(hasattr(parameter, "to_local") for parameter in parameters())
+        # sharded weights are gathered into other storages for a while; lazy ones get theirs later
+        may_move = any(hasattr(each, "to_local") or is_lazy(each) for each in parameters())
 
         def measure(tensor: Tensor) -> None:
             if tensor.layout != torch.strided or type(tensor) not in (Tensor, nn.Parameter):
@@ -405,8 +419,7 @@ class Sample:
             address = storage.data_ptr()
             if address in self._saved:
                 return
-            # sharded weights are gathered into other storages for a while
-            if is_sharded:
+            if may_move:
                 weights.update(addresses())
             if address not in weights:
                 self._saved.add(address)
@@ -530,17 +543,17 @@ class Sample:
         self.memory["optimizer state"] += storage_bytes(states, counted)
 
     def done(self) -> WatchedStep:
-        """Return the record of what was counted."""
+        """Return the record of what was counted so far; later counts do not change it."""
         return WatchedStep(
             step=self.step,
             scale=self._scale(),
-            histograms=dict(self.counts),
-            moves=self.moves,
-            memory=self.memory,
-            casts=self.casts,
+            histograms={kind: dict(of_kind) for kind, of_kind in self.counts.items()},
+            moves=dict(self.moves),
+            memory=dict(self.memory),
+            casts=dict(self.casts),
             clipped=self.clipped,
             half=tuple(sorted(self.half)),
-            lines=self.lines,
+            lines=dict(self.lines),
         )
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import gc
 import runpy
 import sys
-import traceback
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -42,7 +41,7 @@ NO_MODULE = (
 
 
 def watched(
-    script: Path, arguments: list[str], every: int, record: Path | None = None
+    script: Path | str, arguments: list[str], every: int, record: Path | str | None = None
 ) -> tuple[int, list[Report]]:
     """Run a script under watch; return its exit status, and a report for each model.
 
@@ -53,7 +52,8 @@ def watched(
         record: file to record the training of the first model to. The files of further models get
             a number after its name.
     """
-    watches = ScriptWatch(every, record)
+    script = Path(script)
+    watches = ScriptWatch(every, None if record is None else Path(record))
     try:
         with ExitStack() as stack:
             stack.enter_context(STREAM.subscribed(watches))
@@ -77,13 +77,23 @@ def run_script(script: Path, arguments: list[str]) -> int:
         # Python prints any other object, and ends with 1
         sys.stderr.write(f"{end.code}\n")
         return 1
-    except KeyboardInterrupt:
-        traceback.print_exc()
+    except KeyboardInterrupt as error:
+        _print_as_python(error)
         return INTERRUPTED
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        _print_as_python(error)
         return 1
     return 0
+
+
+def _print_as_python(error: BaseException) -> None:
+    """Print an exception that ended the script as Python does, without the frames around it."""
+    around = (run_as_main.__code__.co_filename, runpy.run_path.__code__.co_filename)
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename in around:
+        trace = trace.tb_next
+    # the script may have a hook of its own
+    sys.excepthook(type(error), error.with_traceback(trace), trace)
 
 
 def run_as_main(script: Path, arguments: list[str]) -> None:
@@ -291,9 +301,11 @@ def leaves(root: Tensor) -> list[Tensor]:
 
     >>> import torch
     >>> a, b = torch.ones(2, requires_grad=True), torch.ones(2)
-    >>> [leaf is a for leaf in leaves((3 * a + b).sum())]
-    [True]
+    >>> [leaf is a for leaf in leaves((3 * a + b).sum())], [leaf is a for leaf in leaves(a)]
+    ([True], [True])
     """
+    if root.grad_fn is None:
+        return [root] if root.requires_grad else []
     pending = [root.grad_fn]
     visited = set()
     result = []

@@ -1,8 +1,9 @@
 """Sketches of tensors: few numbers that show how far apart the tensors of two trainings are.
 
 Idea: 64 elements are drawn at places that depend on the number of elements only. So two runs draw
-the same elements, and the distance of the drawn elements estimates that of the tensors. A digest of
-the drawn elements and of the sum of all bits shows whether two tensors are the same.
+the same elements, and the distance of the drawn elements estimates that of the tensors. Tensors
+that are the same have the same digest, of the drawn elements and of the sum of all bits. Other
+tensors rarely do, unless only elements that are not drawn have changed places.
 
 Invariants: a tensor is not changed, and no random number is drawn. On a GPU, one sketch waits for
 the device once.
@@ -182,6 +183,7 @@ def measured(tensor: Tensor, scale: float = 1.0) -> Measured:
         and numbers.is_cpu
         and numbers.layout is torch.strided
         and numbers.is_contiguous()
+        and not numbers.is_neg()
         and numbers.numel()
     ):
         flat = numbers.numpy().reshape(-1)

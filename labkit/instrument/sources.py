@@ -4,7 +4,9 @@ A source is open while a listener observes one of its events. Engines, scalers a
 need no source: they send their events themselves.
 
 Torch's hooks report modules, parameters and optimizer steps, but not a step that a scaler skips:
-the optimizer is not called then. So the public methods of scalers are tapped.
+the optimizer is not called then. So the public methods of scalers are tapped. A tap replaces an
+attribute of a class or module. It does not see a function that was imported by its own name before
+it opened, as by `from torch.autograd import grad`.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -214,8 +217,15 @@ def _autocast_begins(stream: Emitter) -> AbstractContextManager[None]:
 
 
 def _autocast_ends(stream: Emitter) -> AbstractContextManager[None]:
-    region = torch.amp.autocast_mode.autocast
-    return tap(region, "__exit__", _before(AutocastEnds, stream), stream.failed)
+    def around(call: Any, region: torch.autocast, *args: Any) -> Any:
+        try:
+            stream.emit(AutocastEnds(region))
+        finally:
+            # the region closes, also if a listener raises an exception in the training
+            result = call(region, *args)
+        return result
+
+    return tap(torch.amp.autocast_mode.autocast, "__exit__", around, stream.failed)
 
 
 class reported_step:
@@ -240,8 +250,15 @@ class reported_step:
 
 
 def scaler_source(scaler_class: type = torch.amp.GradScaler) -> Source:
-    """Return the source for scalers that have the methods of torch.amp.GradScaler."""
+    """Return the source for scalers that have the methods of torch.amp.GradScaler.
 
+    A class has one source: two would send each event twice.
+    """
+    return _scaler_source(scaler_class)
+
+
+@cache
+def _scaler_source(scaler_class: type) -> Source:
     @contextmanager
     def opened(stream: Emitter) -> Iterator[None]:
         def around_scale(scale: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
@@ -289,15 +306,8 @@ SOURCES: tuple[Source, ...] = (
 )
 
 
-_of_other_scalers: dict[type, Source] = {}
-
-
 def sources_of(scaler: GradScalerLike | None) -> tuple[Source, ...]:
     """Return a source for a scaler that is not torch's; () if the standard sources cover it."""
     if scaler is None or isinstance(scaler, torch.amp.GradScaler):
         return ()
-    # one source for each class: two would report each step twice
-    kind = type(scaler)
-    if kind not in _of_other_scalers:
-        _of_other_scalers[kind] = scaler_source(kind)
-    return (_of_other_scalers[kind],)
+    return (scaler_source(type(scaler)),)

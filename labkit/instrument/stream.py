@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.instrument.events import Event, LossScaled, OptimizerLike
-from labkit.instrument.guard import Failed, describe_failure, guarded_context, name_of
+from labkit.instrument.guard import Failed, describe_failure, guarded_context, name_of, on_purpose
 from labkit.instrument.operations import in_backward
 from labkit.instrument.sources import SOURCES, Source
 from labkit.instrument.taps import tap
@@ -175,7 +175,8 @@ class Stream:
                 if raised is not None:
                     to_raise = raised
         if to_raise is not None:
-            raise to_raise
+            # a tap that sends the event lets it pass
+            raise on_purpose(to_raise)
 
     @contextmanager
     def subscribed(self, listener: Listener, *sources: Source) -> Iterator[None]:

@@ -29,11 +29,11 @@ USER_CODE_OF_LAB = (
     str(LAB / "train" / "networks.py"),
     str(LAB / "train" / "tasks.py"),
 )
-# installed packages
-PACKAGES = f"{os.sep}site-packages{os.sep}"
-STANDARD_LIBRARY = str(Path(os.__file__).parent)
+# folders of installed packages; the second is that of Debian and Colab
+PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
+STANDARD_LIBRARY = f"{Path(os.__file__).parent}{os.sep}"
 # "<": code without a file, such as the methods that dataclasses generate
-LIBRARIES = ("<", copy.__file__, str(Path(torch.__file__).parent), f"{LAB}{os.sep}")
+LIBRARIES = ("<", copy.__file__, f"{Path(torch.__file__).parent}{os.sep}", f"{LAB}{os.sep}")
 
 
 def is_library(file: str) -> bool:
@@ -52,7 +52,7 @@ def line_of_user(frame: FrameType) -> str | None:
             return None
         if is_library(file) or _is_standard(file):
             continue
-        if PACKAGES not in file:
+        if not _path_in_package(file):
             return _place(file, line)
         # a user cannot change the line of an installed package, so add the line that called it
         for outer, own_line in traceback.walk_stack(each):
@@ -72,7 +72,7 @@ def line_of_error(error: BaseException) -> str:
         return ""
     file, line = users[-1]
     own = [place for place in users if _is_own(place[0])]
-    if PACKAGES not in file or not own:
+    if not _path_in_package(file) or not own:
         return _place(file, line)
     own_file, own_line = own[-1]
     return _place_in_package(file, line, _place(own_file, own_line))
@@ -80,12 +80,21 @@ def line_of_error(error: BaseException) -> str:
 
 def _is_standard(file: str) -> bool:
     """Return whether a file is one of Python's own library."""
-    return file.startswith((STANDARD_LIBRARY, "<frozen")) and PACKAGES not in file
+    return file.startswith((STANDARD_LIBRARY, "<frozen")) and not _path_in_package(file)
 
 
 def _is_own(file: str) -> bool:
     """Return whether a file belongs to the user, and not to an installed package."""
-    return PACKAGES not in file and not is_library(file) and not _is_standard(file)
+    return not (_path_in_package(file) or is_library(file) or _is_standard(file))
+
+
+def _path_in_package(file: str) -> str:
+    """Return the path of a file below the folder of installed packages, or "" for another file."""
+    for folder in PACKAGES:
+        _, _, path = file.partition(folder)
+        if path:
+            return path
+    return ""
 
 
 def _place(file: str, line: int | None) -> str:
@@ -97,5 +106,5 @@ def _place(file: str, line: int | None) -> str:
 
 def _place_in_package(file: str, line: int | None, caller: str) -> str:
     """Return a place in an installed package, by its path in there, and the line that called it."""
-    inside = f"{file.partition(PACKAGES)[2]}:{line}"
+    inside = f"{_path_in_package(file)}:{line}"
     return f"{inside} (called at {caller})" if caller else inside

@@ -25,9 +25,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from labkit.formats import BF16, FP16, Format, FormatLike, as_format
-from labkit.formats.arguments import require_kind
+from labkit.formats.arguments import describe_value, require_kind
 from labkit.instrument.causes import causes_first
 from labkit.instrument.events import (
     BackwardBegins,
@@ -67,7 +68,6 @@ from labkit.instrument.sample import (
     floats,
     in_transform,
     length,
-    local_part,
 )
 from labkit.instrument.sources import sources_of
 from labkit.instrument.stream import STREAM, Gradients, Listener, StepObserver, no_scale
@@ -75,6 +75,8 @@ from labkit.instrument.symptoms import Kind, finding
 from labkit.instrument.taps import tap
 from labkit.instrument.user_code import line_of_user
 
+# methods of a scaler that a watch observes or calls
+SCALER_METHODS = ("scale", "unscale_", "step", "is_enabled", "get_scale")
 # calls of the model in one step whose inputs are kept until the step is over
 MAX_CALLS = 8
 # steps with inf or NaN: a scaler that starts too high skips many, for the same reason
@@ -122,9 +124,9 @@ def watch(
             on any rank covers all of them.
 
     Raises:
-        TypeError: `model` neither is a module nor has one.
-        ValueError: the module has no parameter; `every` is not positive; or `against_fp32_every` is
-            not a multiple of `every`.
+        TypeError: `model` neither is a module nor has one, or another argument has another type.
+        ValueError: the module has no parameter; `every` is not positive; `against_fp32_every` is
+            not a multiple of `every`; or `formats` is empty, or has a format without sign or zero.
 
     >>> model = nn.Linear(3, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -134,7 +136,7 @@ def watch(
     >>> w.report().histograms("weight gradients")["bias"].count(2, 2)  # 2^2 <= 4 < 2^3
     1
     """
-    require_kind(formats, Iterable, "formats", "Pass a list of formats")
+    require_kind(every, int, "every")
     require_kind(against_fp32_every, (int, type(None)), "against_fp32_every")
     module = model if isinstance(model, nn.Module) else getattr(model, "model", None)
     if not isinstance(module, nn.Module):
@@ -144,8 +146,8 @@ def watch(
         )
     if next(module.parameters(), None) is None:
         raise ValueError(f"{type(module).__name__} has no parameter, so there is nothing to watch")
-    if not (isinstance(every, int) and every > 0):
-        raise ValueError(f"every: expected a positive integer, got {every!r}")
+    if every <= 0:
+        raise ValueError(f"every: expected a positive integer, got {every}")
     if against_fp32_every is None:
         against_fp32_every = math.ceil(FP32_EVERY / every) * every
     elif against_fp32_every < 0 or against_fp32_every % every:
@@ -153,17 +155,59 @@ def watch(
             f"against_fp32_every: expected 0 or a multiple of every={every}, got "
             f"{against_fp32_every}"
         )
+    _require_observable(optimizer, scaler, loss)
+    known_formats = _known_formats(formats)
     module, known_group = group_of(model, module)
     return Watch(
         module,
-        every,
+        int(every),
         optimizer,
         scaler,
-        tuple([as_format(format, "formats") for format in formats]),
+        known_formats,
         loss,
-        against_fp32_every,
+        int(against_fp32_every),
         group or known_group,
     )
+
+
+def _require_observable(optimizer: object, scaler: object, loss: object) -> None:
+    """Raise a TypeError if one of these arguments lacks what a watch needs of it."""
+    if optimizer is not None and not hasattr(optimizer, "param_groups"):
+        raise TypeError(
+            f"optimizer: expected a torch.optim.Optimizer, got {describe_value(optimizer)}"
+        )
+    if scaler is not None:
+        missing = [name for name in SCALER_METHODS if not callable(getattr(scaler, name, None))]
+        if missing:
+            raise TypeError(
+                "scaler: expected the methods of torch.amp.GradScaler, got "
+                f"{describe_value(scaler)} without {', '.join(missing)}"
+            )
+    if loss is not None and not callable(loss):
+        raise TypeError(
+            "loss: expected a function of the model's output that returns the unscaled loss, got "
+            f"{describe_value(loss)}"
+        )
+
+
+def _known_formats(formats: Sequence[FormatLike]) -> tuple[Format, ...]:
+    """Return the formats of a report, of which there is at least one."""
+    # the letters of a name are iterable, too
+    if isinstance(formats, str):
+        raise TypeError(
+            f"formats: expected a list of formats, got {formats!r}; write [{formats!r}]"
+        )
+    require_kind(formats, Iterable, "formats", "Pass a list of formats")
+    known = tuple([as_format(format, "formats") for format in formats])
+    if not known:
+        raise ValueError('formats: expected at least one format, got none; pass ["FP16"]')
+    for format in known:
+        if not (format.signed and format.has_zero):
+            raise ValueError(
+                f"formats: expected formats with a sign and a zero, got {format.name}; gradients "
+                "have both"
+            )
+    return known
 
 
 class Watch(StepObserver):
@@ -205,6 +249,7 @@ class Watch(StepObserver):
         self._sample: Sample | None = None
         self._sketches: SketchedStep | None = None
         self._calls: list[Call] = []
+        self._calls_in_step = 0
         self._known_scale: float | None = None
         # number of the thread in which the model is running, else 0
         self._running = 0
@@ -409,6 +454,7 @@ class Watch(StepObserver):
         self._log.step = step
         self.stepped = set()
         self._calls = []
+        self._calls_in_step = 0
         self._sample = None
         self._known_scale = None
         # all losses of the step so far
@@ -435,7 +481,8 @@ class Watch(StepObserver):
             # the ranks sum the gradients at the end of backward; `_reduced` counts them then
             return
         for name, parameter in self._parameters.items():
-            if parameter.requires_grad and parameter.is_leaf:
+            # a lazy module's parameter takes no hook before the first call
+            if parameter.requires_grad and parameter.is_leaf and not is_lazy(parameter):
                 hook = guarded(partial(self._accumulated, name), self.failed)
                 handle = parameter.register_post_accumulate_grad_hook(hook)
                 self._sample_stack.callback(handle.remove)
@@ -484,7 +531,9 @@ class Watch(StepObserver):
             with reporting(self.failed, "recording a call"):
                 if in_transform():
                     raise Unseen(TRANSFORMED)
-                recorded_call = note_call(self._modules, args, kwargs)
+                numbers = None if self._sample is None else self._sample.numbers
+                recorded_call = note_call(self._modules, args, kwargs, numbers)
+                self._calls_in_step += 1
                 # the latest calls, MAX_CALLS at most
                 self._calls = [*self._calls[1 - MAX_CALLS :], recorded_call]
             if self._sketches is not None:
@@ -544,6 +593,10 @@ class Watch(StepObserver):
         if of_replay or in_backward():
             return
         roots = [event.roots] if isinstance(event.roots, Tensor) else list(event.roots)
+        if not all(isinstance(root, Tensor) for root in roots):
+            # of a backward pass from an edge of the graph, the loss is unknown
+            self._losses_are_zero = False
+            return
         if any(bool(root.detach().any()) for root in roots):
             self._losses_are_zero = False
         if self._sketches is not None:
@@ -755,6 +808,11 @@ class Watch(StepObserver):
             if self._losses_are_zero:
                 compared = replace(compared, arrived=(0, 0))
             self._log.against_fp32.append(compared)
+            if self._calls_in_step > MAX_CALLS:
+                self._log.add_unseen(
+                    f"comparison with FP32: only the last {MAX_CALLS} calls of the model in a step "
+                    "are replayed"
+                )
 
     def after_step(
         self, optimizer: OptimizerLike, weights: dict[str, Tensor], gradients: Gradients
@@ -798,12 +856,16 @@ class Watch(StepObserver):
         self.stepping = False
         self.stepped.add(id(optimizer))
         culprits = _with_non_finite(gradients)
+        skips = self._log.skips
+        if skips and skips[-1].step == self.step:
+            # another optimizer was skipped in this step, which counts once
+            culprits = list(dict.fromkeys([*skips.pop().culprits, *culprits]))
         if not why:
             shown = ", ".join(culprits[:MOST_NAMES]) or "a gradient"
             if len(culprits) > MOST_NAMES:
                 shown += f" and {len(culprits) - MOST_NAMES} more"
             why = f"inf or NaN in {shown}"
-        self._log.skips.append(Skip(self.step, self._scale_now(), tuple(culprits), why))
+        skips.append(Skip(self.step, self._scale_now(), tuple(culprits), why))
         self._find_source(gradients)
 
     def _find_source(self, gradients: Gradients) -> None:
@@ -816,10 +878,8 @@ class Watch(StepObserver):
                 self._log.non_finite.append(source)
                 return
             culprits = _with_non_finite(gradients)
-            shown = culprits[0] if culprits else ""
-            self._log.add_unseen(
-                f"source of inf or NaN in {shown}: it did not appear in the replay"
-            )
+            place = f" in {culprits[0]}" if culprits else ""
+            self._log.add_unseen(f"source of inf or NaN{place}: it did not appear in the replay")
 
 
 def _with_non_finite(gradients: Gradients) -> list[str]:
@@ -835,7 +895,8 @@ def _looks_finite(weights: dict[str, Tensor]) -> bool:
     """Return whether one small gradient is finite: inf and NaN reach nearly all gradients."""
     for weight in weights.values():
         if weight.numel() <= SMALL and weight.grad is not None and not weight.grad.is_sparse:
-            return math.isfinite(abs(local_part(weight.grad).sum().item()))
+            # a sum may overflow while its numbers do not
+            return finite(weight.grad)
     return True
 
 

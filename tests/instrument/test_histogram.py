@@ -132,11 +132,15 @@ def test_invalid_inputs_of_histograms_are_refused() -> None:
         exponent_histogram(np.ones(3))
     with pytest.raises(TypeError, match="expected FP16, BF16 or FP32"):
         exponent_histogram(torch.zeros(3, dtype=torch.float64))
+    with pytest.raises(TypeError, match="view_as_real"):
+        exponent_histogram(torch.zeros(3, dtype=torch.complex64))
     for no_binades in (0.5, math.nan, math.inf):
         with pytest.raises(TypeError, match="whole binades"):
             shift(exponent_histogram(torch.ones(1)), no_binades)
     with pytest.raises(ValueError, match="at least one"):
         merge([])
+    with pytest.raises(TypeError, match="a histogram: expected an ExponentHistogram, got a Tensor"):
+        merge([torch.ones(3)])
     assert exponent_histogram(torch.empty(0)).total == 0
 
 
@@ -249,6 +253,18 @@ def test_underflow_counts_only_numbers_that_fp16_lost() -> None:
     # The plain count of zeros includes the one that was zero in FP32, too.
     assert zeros_inside(halved) == 3 / 4
     assert underflow({"a": torch.zeros(3)}, {"a": torch.zeros(3)}) == 0.0
+
+
+def test_underflow_does_not_depend_on_the_order_of_layers() -> None:
+    zero, one = torch.zeros(1), torch.ones(1)
+    assert underflow({"a": one, "b": one}, {"b": one, "a": zero}) == 0.5
+
+
+def test_a_layer_that_returns_a_tuple_is_left_out() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.LSTM(3, 2))
+    with probe(model) as probed:
+        model(torch.ones(4, 3))[0].sum().backward()
+    assert list(probed.gradients) == ["0"]
 
 
 def test_underflow_of_other_layers_or_shapes_is_refused() -> None:

@@ -121,6 +121,14 @@ def test_a_sketch_has_norm_maximum_and_elements_of_its_tensor() -> None:
         np.testing.assert_array_equal(found.elements, drawn.float().numpy())
 
 
+@pytest.mark.parametrize("size", [1, 100])
+def test_a_lazily_negated_view_has_a_sketch(size: int) -> None:
+    view = torch.complex(torch.ones(size), torch.full((size,), 2.0)).conj().imag
+    assert view.is_neg()
+    one, other = sketch(view), sketch(view.clone())
+    assert (one.norm, one.projection, one.digest) == (other.norm, other.projection, other.digest)
+
+
 def test_sketches_on_the_cpu_equal_those_on_a_device() -> None:
     for tensor in (torch.randn(1000), torch.randn(7, 30).T, torch.randn(300).half()):
         norm, largest, bits, drawn = _on_cpu(tensor)
@@ -150,6 +158,10 @@ def test_digests_distinguish_order_and_content_of_a_batch() -> None:
     assert digests([shuffled])[0] != ordered
     assert digests([shuffled])[1] == any_order
     assert digests([batch + 1])[1] != any_order
+
+
+def test_a_scalar_of_a_batch_has_a_digest() -> None:
+    assert digests([torch.tensor(0.5)]) != digests([torch.tensor(0.25)])
 
 
 def random_step(number: int, random: np.random.Generator) -> RecordedStep:

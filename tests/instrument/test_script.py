@@ -9,7 +9,7 @@ import torch
 from labkit.cli import main
 from labkit.findings import Status
 from labkit.instrument import Report
-from labkit.instrument.script import run_script
+from labkit.instrument.script import run_script, watched
 from tests.instrument.test_watch import hooks
 
 SCRIPT = """
@@ -85,6 +85,14 @@ def test_a_watched_script_prints_the_same_digits(script, tmp_path):
     assert (tmp_path / "watch-report" / "report.html").is_file()
 
 
+def test_paths_of_a_watched_script_may_be_text(script, tmp_path):
+    recording = tmp_path / "run.labkit"
+    status, reports = watched(str(script), ["2"], every=1, record=str(recording))
+    assert status == 7
+    assert [report.steps for report in reports] == [2, 2]
+    assert recording.is_file()
+
+
 def test_a_script_that_fails_has_a_report(script, tmp_path, capsys):
     assert main(["watch", "--folder", str(tmp_path / "seen"), str(script), "3", "raise"]) == 1
     error = capsys.readouterr().err
@@ -98,6 +106,27 @@ def test_exit_prints_what_python_would_print(tmp_path, capsys, code, status, pri
     ending.write_text(f"import sys\nsys.exit({code})\n")
     assert run_script(ending, []) == status
     assert capsys.readouterr().err == printed
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f():\n    raise ValueError('a')\ntry:\n    f()\nfinally:\n    1 / 0",
+        "raise KeyboardInterrupt",
+        "x = = 1",
+        "import sys\nsys.excepthook = lambda *error: sys.stderr.write('hook')\nraise OSError",
+    ],
+    ids=["chain", "interrupt", "syntax", "hook"],
+)
+def test_an_exception_is_printed_as_by_python(tmp_path, capsys, monkeypatch, code):
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    failing = tmp_path / "failing.py"
+    failing.write_text(code)
+    python = subprocess.run(
+        [sys.executable, failing], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert run_script(failing, []) != 0
+    assert capsys.readouterr().err == python.stderr
 
 
 def test_invalid_arguments_end_the_command_with_2(script, tmp_path, capsys):

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler
 
-from labkit.instrument import register_source
+from labkit.instrument import register_source, scaler_source
 from labkit.instrument.events import (
     AutocastBegins,
     BackwardBegins,
@@ -25,7 +25,7 @@ from labkit.instrument.events import (
     ScalerStepEnded,
     StandInStepped,
 )
-from labkit.instrument.sources import SOURCES, Source
+from labkit.instrument.sources import SOURCES, Source, sources_of
 from labkit.instrument.stream import STREAM, Listener
 from labkit.instrument.taps import tap
 
@@ -173,6 +173,22 @@ def test_failure_of_a_listener_does_not_stop_others() -> None:
     assert failures == ["fails: planted", "fails: planted"]
 
 
+@pytest.mark.parametrize("event", OF_TORCH, ids=lambda event: event.__name__)
+def test_a_listener_without_a_report_raises_in_the_training(event: type[Event]) -> None:
+    def fail(_: Event) -> None:
+        raise ArithmeticError("planted")
+
+    other, got = recorder(event)
+    with (
+        pytest.raises(ArithmeticError, match="planted"),
+        STREAM.subscribed(Listener().on(event, fail)),
+        STREAM.subscribed(other),
+    ):
+        train()
+    assert got == [event.__name__]
+    assert not torch.is_autocast_enabled("cpu")
+
+
 def test_a_step_that_refuses_its_closure_is_not_skipped() -> None:
     ended: list[bool] = []
     listener = Listener().on(ScalerStepEnded, lambda event: ended.append(event.raised))
@@ -223,6 +239,35 @@ def test_source_that_cannot_open_ends_no_training(monkeypatch: pytest.MonkeyPatc
     with STREAM.subscribed(listener):
         train()
     assert got == ["fails: planted", "BackwardBegins"]
+
+
+def test_a_registered_scaler_that_is_passed_has_each_event_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Scaler:
+        def scale(self, loss: float) -> float:
+            return 2 * loss
+
+        def get_scale(self) -> float:
+            return 2.0
+
+        def is_enabled(self) -> bool:
+            return True
+
+        def unscale_(self, optimizer: object) -> None:
+            pass
+
+        def step(self, optimizer: object) -> None:
+            pass
+
+    monkeypatch.setattr(STREAM, "sources", STREAM.sources)
+    register_source(scaler_source(Scaler))
+    listener, got = recorder(LossScaled)
+    scaler: Any = Scaler()
+    with STREAM.subscribed(listener, *sources_of(scaler)):
+        scaler.scale(1.0)
+    assert got == ["LossScaled"]
+    assert scaler_source() is scaler_source(torch.amp.GradScaler)
 
 
 def test_source_of_another_type_is_refused() -> None:

@@ -114,6 +114,10 @@ def test_models_tasks_and_faults_are_user_code(module: object) -> None:
     assert not is_library(inspect.getsourcefile(module))
 
 
+def test_a_package_with_the_prefix_of_torch_is_not_torch() -> None:
+    assert not is_library(f"{Path(torch.__file__).parent}vision/models/resnet.py")
+
+
 def test_a_lesson_is_user_code() -> None:
     assert not is_library(inspect.getsourcefile(look))
 
@@ -134,8 +138,9 @@ def test_a_frame_of_the_user_names_its_line() -> None:
     assert line_of_user(sys._getframe()) == f"{HERE}:{line}"
 
 
-def test_line_of_a_package_names_the_users_line(tmp_path: Path) -> None:
-    package = tmp_path / "site-packages" / "models" / "attention.py"
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
+def test_line_of_a_package_names_the_users_line(tmp_path: Path, folder: str) -> None:
+    package = tmp_path / folder / "models" / "attention.py"
     package.parent.mkdir(parents=True)
     package.write_text("import sys\ndef forward(see):\n    return see(sys._getframe())\n")
     names: dict[str, Callable[..., object]] = {}

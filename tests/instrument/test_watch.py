@@ -11,6 +11,7 @@ import pickle
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
@@ -19,7 +20,11 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.autograd.graph import get_gradient_edge
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.modules import module as torch_modules
 from torch.optim import optimizer as torch_optimizers
@@ -28,6 +33,7 @@ from labkit.amp import RECIPES, Engine
 from labkit.frameworks import GradScaler
 from labkit.instrument import Report, exponent_histogram, watch
 from labkit.instrument.records import AgainstFP32, Skip, WatchedStep, trimmed
+from labkit.instrument.report_page import _round_numbers
 from labkit.instrument.stream import STREAM
 
 X = torch.randn(32, 8, generator=torch.Generator().manual_seed(1))
@@ -327,6 +333,16 @@ def test_a_report_of_an_invalid_scale_is_shown(scale, sampled):
     assert "Nothing wrong was found" in report._repr_html_()
 
 
+def test_a_report_without_measured_memory_has_no_line_for_it() -> None:
+    step = WatchedStep(0, 1.0, {}, {}, {"weights": 0, "activations": 0}, {})
+    assert "memory" not in str(Report(model="Net", steps=1, watched=(step,)))
+
+
+@pytest.mark.parametrize("steps", [3, 60, 720, 8000, 10**6])
+def test_an_axis_of_any_length_has_several_labels(steps: int) -> None:
+    assert 3 <= len(_round_numbers(0, steps)) <= 8
+
+
 def test_a_file_that_is_not_a_report_is_refused(tmp_path):
     for content in (b"not json", b"[]", b"{}", b'{"watched": 1}', b'{"watched": [1]}', b"\xff\xfe"):
         (tmp_path / "report.json").write_bytes(content)
@@ -344,6 +360,18 @@ def test_a_run_without_gradients_or_steps_is_reported():
         model(X)
     assert "No optimizer of this model stepped" in str(w.report())
     assert "Nothing wrong was found" not in str(w.report())
+
+
+def test_a_step_that_has_only_begun_is_not_a_sampled_one() -> None:
+    model = Net()
+    with watch(model, every=1) as w:
+        plain(model, 3)
+        # as for a validation that records gradients
+        model(X)
+    report = w.report()
+    assert [step.step for step in report.watched] == [0, 1, 2, 3]
+    assert "3 steps, 3 sampled, 0 skipped, 1 not finished" in str(report)
+    assert "memory: weights" in str(report)
 
 
 def test_two_watches_observe_the_same():
@@ -368,6 +396,37 @@ def test_two_watches_observe_the_same():
     assert second.report().steps == 3
 
 
+def test_a_report_in_the_middle_of_a_step_does_not_change() -> None:
+    model = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 4))
+    first, second = (torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model)
+    with watch(model, every=1) as w:
+        cross_entropy(model(X), Y).backward()
+        first.step()
+        early = w.report()
+        before = early.histograms("updates")
+        second.step()
+        assert early.histograms("updates") == before
+        assert w.report().histograms("updates").keys() > before.keys()
+
+
+@pytest.fixture
+def process_group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("sides", [(1,), (1, 1)], ids=["sharded", "hybrid"])
+@pytest.mark.usefixtures("process_group")
+def test_a_model_on_a_mesh_of_any_dimension_is_watched(sides: tuple[int, ...]) -> None:
+    mesh = init_device_mesh("cpu", sides, mesh_dim_names=("replicas", "parts")[-len(sides) :])
+    model = fully_shard(nn.Linear(8, 4), mesh=mesh)
+    with watch(model, every=1) as w:
+        plain(model, 2)
+    assert w.report().steps == 2
+    assert w.report().histograms("updates").keys() == {"weight", "bias"}
+
+
 def test_invalid_arguments_of_a_watch_are_refused():
     for error, message, model, options in (
         (TypeError, "expected a torch.nn.Module, or an object with one as .model; got int", 3, {}),
@@ -385,9 +444,49 @@ def test_invalid_arguments_of_a_watch_are_refused():
             Net(),
             {"against_fp32_every": -50},
         ),
+        (TypeError, "every: expected an int, got True", Net(), {"every": True}),
+        (ValueError, "formats: expected at least one format", Net(), {"formats": ()}),
+        (ValueError, "a sign and a zero, got E8M0", Net(), {"formats": ["E8M0"]}),
+        (TypeError, r"write \['FP16'\]", Net(), {"formats": "FP16"}),
+        (TypeError, "optimizer: expected a torch.optim.Optimizer", Net(), {"optimizer": "Adam"}),
+        (TypeError, "got a Linear without scale, unscale_", Net(), {"scaler": nn.Linear(1, 1)}),
+        (TypeError, "loss: expected a function of the model's", Net(), {"loss": "mse"}),
     ):
         with pytest.raises(error, match=message):
             watch(model, **options)
+
+
+def test_a_number_of_numpy_is_an_interval_of_a_watch() -> None:
+    with watch(Net(), every=np.int64(2)) as w:
+        pass
+    assert type(w.every) is int
+
+
+def test_a_lazy_module_is_watched_like_another(tmp_path) -> None:
+    reports = []
+    for layer in (nn.Linear(8, 16), nn.LazyLinear(16)):
+        torch.manual_seed(0)
+        model = nn.Sequential(layer, nn.Linear(16, 4))
+        with watch(model, every=1).record(tmp_path / "run.labkit") as w:
+            plain(model, 2)
+        reports.append(w.report())
+    usual, lazy = reports
+    assert lazy.unseen == usual.unseen
+    assert [step.memory for step in lazy.watched] == [step.memory for step in usual.watched]
+    for kind in ("activation gradients", "weight gradients", "updates"):
+        assert lazy.histograms(kind, step=0).keys() == usual.histograms(kind, step=0).keys()
+
+
+def test_a_backward_pass_from_an_edge_is_observed() -> None:
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, every=1) as w:
+        edge = get_gradient_edge(cross_entropy(model(X), Y))
+        torch.autograd.backward(edge, torch.tensor(1.0))
+        optimizer.step()
+    report = w.report()
+    assert report.unseen == ()
+    assert report.against_fp32[0].arrived == (32 * 4, 32 * 4)
 
 
 def test_unusual_parameters_are_counted_and_replayed():
@@ -418,6 +517,25 @@ def test_a_bias_before_a_batch_norm_is_not_a_finding():
     with watch(model, every=1) as w:
         plain(model, 4)
     assert w.report().findings == ()
+
+
+@pytest.mark.parametrize(
+    "register",
+    [
+        "register_forward_pre_hook",
+        "register_forward_hook",
+        "register_full_backward_pre_hook",
+        "register_full_backward_hook",
+    ],
+)
+def test_a_replay_calls_no_hook_of_the_user(register: str) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
+    calls = []
+    getattr(model[1], register)(lambda *_: calls.append(1))
+    with watch(model, every=1, against_fp32_every=1) as w:
+        plain(model, 3)
+    assert len(w.report().against_fp32) == 3
+    assert len(calls) == 3
 
 
 def test_a_failed_replay_is_reported_once_with_its_reason():

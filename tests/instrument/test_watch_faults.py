@@ -5,10 +5,13 @@ no finding.
 """
 
 import itertools
+import random
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,10 +19,12 @@ from torch.nn.functional import cross_entropy
 
 from labkit.amp import RECIPES, Engine
 from labkit.clinic import Status, diagnose
+from labkit.formats import E5M2, FP16
 from labkit.frameworks import GradScaler
 from labkit.instrument import Report, watch
 from labkit.instrument.causes import causes_first
 from labkit.instrument.log import dominating_epsilon
+from labkit.instrument.sample import floats
 from labkit.instrument.symptoms import Kind, finding
 from tests.clinic.trainings import Case, usual
 
@@ -131,6 +136,77 @@ def test_underflow_is_reported_by_layer_or_for_the_network():
     assert ("underflow", "", 0) in found
 
 
+class SometimesNegated(nn.Module):
+    """A layer with a draw of its own, as for stochastic depth; it returns a dataclass."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        super().__init__()
+        self.draw = draw
+        self.first = nn.Linear(8, 16)
+        self.last = nn.Linear(16, 1)
+
+    def forward(self, x: Tensor) -> "Output":
+        sign = 1.0 if self.draw() < 0.5 else -1.0
+        return Output(self.last((sign * self.first(x)).relu()).square().mean())
+
+
+@dataclass
+class Output:
+    """The output of a model, which is no pytree of torch."""
+
+    loss: Tensor
+    never_set: Tensor = field(init=False)
+
+
+def test_a_dataclass_is_searched_for_tensors() -> None:
+    x = torch.ones(2)
+    assert [each is x for each in floats([Output(x), Output])] == [True]
+
+
+@pytest.mark.parametrize(
+    "draw",
+    # a function: the bound method would be copied with the model, and its generator, too
+    [random.random, lambda: np.random.rand()],  # noqa: NPY002
+    ids=["Python", "NumPy"],
+)
+def test_a_replay_draws_the_same_numbers_of_python_and_numpy(draw: Callable[[], float]) -> None:
+    model = SometimesNegated(draw)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, every=1, against_fp32_every=1) as w:
+        for _ in range(8):
+            optimizer.zero_grad()
+            model(X).loss.backward()
+            optimizer.step()
+    compared = w.report().against_fp32
+    assert [each.lost["activation gradients"]["first"][0] for each in compared] == [0] * 8
+
+
+def test_a_replay_compares_calls_with_themselves() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, every=1, against_fp32_every=1) as w:
+        # ReLU passes other elements for each batch, and only the last calls are replayed
+        for batch in torch.cat([X, -X]).split(4):
+            model(batch).square().mean().backward()
+        optimizer.step()
+    report = w.report()
+    (compared,) = report.against_fp32
+    assert [lost for lost, _ in compared.lost["activation gradients"].values()] == [0, 0, 0, 0, 0]
+    assert "only the last 8 calls" in report.unseen[0]
+
+
+def test_large_finite_gradients_are_not_searched_for_inf() -> None:
+    layer = nn.Linear(4, 1, bias=False).half()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.0)
+    with watch(layer) as w:
+        for _ in range(3):
+            optimizer.zero_grad()
+            # their sum is above the largest number of FP16
+            layer(torch.full((1, 4), 6e4).half()).sum().backward()
+            optimizer.step()
+    assert not [what for what in w.report().unseen if "source of inf" in what]
+
+
 def test_swallowed_updates_are_findings():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 4)).bfloat16()
@@ -139,6 +215,19 @@ def test_swallowed_updates_are_findings():
     assert ("updates swallowed", "1.weight", 0) in found
     assert ("never moved", "1.weight", 0) in found
     assert not [layer for what, layer, _ in found if what == "never moved" and layer != "1.weight"]
+
+
+def test_a_gradient_of_zeros_hides_no_swallowed_update() -> None:
+    used, unused = nn.Parameter(torch.ones(4).bfloat16()), nn.Parameter(torch.ones(4).bfloat16())
+    model = nn.ParameterList([used, unused])
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with watch(model, every=1) as w:
+        for _ in range(2):
+            optimizer.zero_grad()
+            (used.float() * 2.0**-40 + unused.float() * 0.0).sum().backward()
+            optimizer.step()
+    swallowed = {f.layer for f in w.every_finding().findings if f.name == "updates swallowed"}
+    assert swallowed == {"0"}
 
 
 def test_optimizer_settings_without_effect_are_findings():
@@ -294,6 +383,37 @@ def penalty(scaled: bool | None) -> Report:
     return w.report()
 
 
+def test_a_step_that_two_optimizers_skip_counts_once() -> None:
+    model = network()
+    parameters = list(model.parameters())
+    optimizers = [torch.optim.SGD(half, lr=0.1) for half in (parameters[:3], parameters[3:])]
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**18)
+    with watch(model, every=1) as w:
+        for _ in range(12):
+            scaler.scale(model(X).sum() * torch.inf).backward()
+            for optimizer in optimizers:
+                scaler.step(optimizer)
+                optimizer.zero_grad()
+            scaler.update()
+    report = w.every_finding()
+    assert [skip.step for skip in report.skips] == list(range(12))
+    assert set(report.skips[0].culprits) == set(dict(model.named_parameters()))
+    assert Kind.SCALE_FALLS in {each.name for each in report.findings}
+
+
+def test_a_skip_of_repaired_gradients_names_no_parameter() -> None:
+    def repair(model, optimizer, scaler):
+        model[0].weight.grad[0, 0] = torch.inf
+        scaler.unscale_(optimizer)
+        # the scaler has found inf already, and skips the step
+        model[0].weight.grad.nan_to_num_()
+
+    _, report = train(network(), steps=1, scale=1.0, before_step=repair)
+    assert [skip.why for skip in report.skips] == ["inf or NaN in a gradient"]
+    (unseen,) = report.unseen
+    assert unseen.startswith("source of inf or NaN: it did not appear in the replay")
+
+
 def test_safe_scales_of_a_gradient_penalty() -> None:
     """A scale that is a power of two must not change the safe scales of a run without a scaler."""
     without = penalty(None).safe_scales()
@@ -321,6 +441,15 @@ def small(factor: float, inputs: float, scale: float | None) -> Case:
     return usual(
         model, optimizer, loss_of, batches, init_scale=scale or 1.0, enabled=scale is not None
     )
+
+
+def test_safe_scales_of_a_format_are_those_of_its_name() -> None:
+    _, report = train(network(), every=1)
+    assert report.safe_scales("E5M2") == report.safe_scales(E5M2) != report.safe_scales(FP16)
+    assert report.one_scale(torch.float8_e5m2) == report.one_scale(E5M2)
+    for tolerance in (-0.1, 1.0, float("nan")):
+        with pytest.raises(ValueError, match="tolerance: expected a share from 0 to below 1"):
+            report.safe_scales(tolerance=tolerance)
 
 
 def test_scale_below_the_window_is_a_finding() -> None:
@@ -363,3 +492,12 @@ def test_a_dominating_epsilon_is_the_one_of_its_group(other: object) -> None:
     eps, root = found
     assert eps == 1e-4
     assert root == pytest.approx(1e-8)
+
+
+def test_roots_of_a_complex_weight_are_compared_with_epsilon() -> None:
+    weight = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+    optimizer = torch.optim.Adam([weight], eps=1e-4)
+    # only the real parts have roots far below eps: half of all roots
+    weight.grad = torch.full((3,), complex(1e-8, 1.0))
+    optimizer.step()
+    assert dominating_epsilon(optimizer) is None
