@@ -485,7 +485,7 @@ def _high_end(random: Random) -> list[Case]:
 
 
 def _narrow(random: Random) -> list[Case]:
-    """One scale, or none: the distance is what FP16 can hold, or a little more."""
+    """One scale, or none: the distance is what FP16 can hold, or more."""
     e = random.randrange(-20, 0)
     smallest = 2.0**e
     largest = 2.0 ** (e + 40)
@@ -495,6 +495,7 @@ def _narrow(random: Random) -> list[Case]:
         (smallest * 1.5, largest * 2),
         # at the one scale, the largest lands on 65504
         (smallest, largest * 65504 / 65536),
+        (smallest, largest * 4),
     ]
 
 
