@@ -119,7 +119,7 @@ class Diagnosis(TrainingObserver):
             prefix = f"{type(model).__name__}.{prefix}"
         watching = watch(model, every, scaler=scaler, against_fp32_every=every)
         if during_step:
-            self.watches.push(watching.open_during_step())
+            self.watches.push(watching.open_during_step(in_closure=self.stepping))
         else:
             self.watches.enter_context(watching)
         self.models[prefix] = model, watching

@@ -301,10 +301,17 @@ class Watch(StepObserver):
         """The file that the recording was written to; None before the watch has ended."""
         return None if self._recorder is None else self._recorder.written
 
-    def open_during_step(self) -> Watch:
-        """Open the watch after the model was called in this step, and sample the next step too."""
+    def open_during_step(self, *, in_closure: bool = False) -> Watch:
+        """Open the watch after the model was called in this step, and sample the next step too.
+
+        Args:
+            in_closure: whether an optimizer is stepping, whose closure called the model.
+        """
         self.first = 1
         self.__enter__()
+        # the events of this optimizer's step came before; it may move the weights to their end
+        if in_closure:
+            self._log.record_checksums(self._parameters)
         if self._sample is not None:
             # gradients have arrived before, so a comparison with FP32 would miss them
             self._sample.kept = None

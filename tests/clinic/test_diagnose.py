@@ -211,6 +211,33 @@ def test_a_healthy_script_ends_with_status_0_after_the_steps(tmp_path, capsys) -
     assert "called as a whole" not in printed
 
 
+# The first step ends at the solution, and the others move nothing.
+LBFGS = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(3, 1)
+inputs = torch.randn(64, 3)
+targets = inputs @ torch.tensor([[1.0], [2.0], [3.0]])
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5)
+
+def closure():
+    optimizer.zero_grad()
+    loss = (model(inputs) - targets).square().mean()
+    loss.backward()
+    return loss
+
+for _ in range(6):
+    optimizer.step(closure)
+"""
+
+
+def test_a_solution_in_the_first_step_of_a_closure_is_healthy(tmp_path, capsys) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LBFGS, encoding="utf-8")
+    assert cli.main(["diagnose", str(script)]) == 0
+    assert "Nothing wrong was found" in capsys.readouterr().out
+
+
 def test_a_faulty_script_ends_with_status_1(tmp_path, capsys) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT, encoding="utf-8")
