@@ -404,6 +404,7 @@ def test_evaluation_of_the_average_changes_no_training_step() -> None:
             plain.weights.step(update)
             ema.update()
             with ema.in_model():
+                averaged(torch.ones(1, 2))
                 assert torch.equal(
                     averaged.model.weight, ema.averages["weight"].to(averaged.model.weight.dtype)
                 )

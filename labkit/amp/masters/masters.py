@@ -307,11 +307,13 @@ class Masters:
         """Cast data that was assigned to a weight's `.data` to the weight's dtype.
 
         The master gets the data uncast. An FP32 weight whose master is flat becomes a view into it
-        again.
+        again. Nothing is done in a block of `replaced_by`, whose data are not edits.
 
         Raises:
             ValueError: the data have another shape.
         """
+        if self._replaced:
+            return
         for weight, master, dtype in zip(
             self.model_weights, self.master_weights, self._dtypes, strict=True
         ):
