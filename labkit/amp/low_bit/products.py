@@ -287,7 +287,7 @@ class Layer:
         # the roles of A and B: "input" or "weight"
         self.roles = ("input", "weight") if op == "linear" else ("weight", "input")
         transposed = "transpose" in op
-        self.fan_in = weight.shape[0] if transposed else weight[0].numel()
+        self.fan_in = weight.shape[0] if transposed else math.prod(weight.shape[1:])
         self.width = weight.shape[int(transposed)]
         # a forward pass without gradients changes no state
         self._records_magnitudes = torch.is_grad_enabled()

@@ -536,6 +536,15 @@ def test_a_layer_of_zeros_has_finite_gradients() -> None:
             engine.step()
 
 
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_a_layer_without_outputs_multiplies_as_in_fp32() -> None:
+    for name in SCALED:
+        model = nn.Sequential(nn.Linear(16, 0), nn.Linear(0, 4))
+        with engine_with(RECIPES[name].products, model).forward():
+            y = model(torch.ones(2, 16))
+        assert torch.equal(y, model(torch.ones(2, 16))), name
+
+
 def test_products_of_tiny_operands_do_not_overflow() -> None:
     """The scales of tiny operands are so large that their product nearly overflows FP32."""
     engine = engine_with(RECIPES["FP8 current"].products, nn.Linear(32, 4, bias=False))
