@@ -627,7 +627,8 @@ class LowBitProducts(LabMode):
         # the weights are the last sequence; the one before has the states of an LSTM
         place = max(index for index, arg in enumerate(args) if isinstance(arg, list | tuple))
         weights = args[place]
-        if any(tensor.dtype != torch.float32 for tensor in (args[0], *weights)):
+        is_last = any(self._key(weight, "recurrent") in self._last for weight in weights)
+        if is_last or any(tensor.dtype != torch.float32 for tensor in (args[0], *weights)):
             return func(*args, **kwargs)
         layers: list[Layer] = []
         rounded_weights: list[Tensor] = []

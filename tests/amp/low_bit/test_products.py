@@ -473,6 +473,14 @@ def test_a_recurrent_layer_computes_on_rounded_operands() -> None:
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in lstm.parameters())
 
 
+def test_a_recurrent_layer_that_is_the_last_stays_fp32() -> None:
+    for recurrent in (nn.LSTM(16, 16, 2), nn.GRU(16, 16), nn.RNN(16, 16)):
+        x = torch.randn(5, 3, 16)
+        with engine_with(RECIPES["NVFP4"].products, recurrent).forward():
+            y, _ = recurrent(x)
+        assert torch.equal(y, recurrent(x)[0]), recurrent
+
+
 def test_recurrent_layer_accepts_functional_weights() -> None:
     lstm = nn.LSTM(8, 16)
     x = torch.randn(5, 3, 8, generator=torch.Generator().manual_seed(0))
