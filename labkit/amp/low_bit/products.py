@@ -6,7 +6,7 @@ gradients of its input and its weight in the backward pass. Each operand of each
 to the format of the recipe (`ProductFormat`), in blocks along the axis that the product sums over.
 
 Some scales depend on earlier steps. A delayed scale needs the largest magnitudes of these steps,
-unit scaling needs one number of the first backward pass, and stochastic rounding needs the state of
+unit scaling needs the size of the first gradient, and stochastic rounding needs the state of
 its random generator. `ScaleMemory` stores them by the name of the weight, and a checkpoint includes
 them. Magnitudes and scales stay on the device on which they were computed; only a checkpoint waits
 for that device.
@@ -55,6 +55,9 @@ from labkit.gemm.product import run
 from labkit.gemm.recurrent import RECURRENT
 from labkit.modes import LabMode, body_of, break_graph, is_composite
 
+# FP32 holds the product of two unit scales, a weight's and a gradient's, whose log2 is this or less
+_LARGEST_UNIT_LOG2 = 100
+
 
 class ScaleMemory:
     """What one engine remembers of earlier steps to compute its scales.
@@ -65,8 +68,8 @@ class ScaleMemory:
         seed: seed of stochastic rounding.
 
     Attributes:
-        loss_size: for unit scaling: the RMS of a gradient in the first backward pass, times the
-            square root of its layer's width; 0 before that pass.
+        loss_size: for unit scaling: the RMS of the first finite gradient that is not zero, times
+            the square root of its layer's width; 0 before that gradient.
         generator: the random generator of stochastic rounding.
         backward_began: whether a backward pass has reached a layer, so that the next forward pass
             begins another step.
@@ -434,11 +437,15 @@ class Layer:
         memory = self.memory
         root = math.sqrt(self.width)
         if not memory.loss_size:
-            memory.loss_size = float(tensor.square().mean().sqrt()) * root
-        # the first gradient was zero
-        if not memory.loss_size:
-            return 1.0
-        return 2.0 ** round(math.log2(root / memory.loss_size))
+            largest = float(largest_magnitude(tensor))
+            # A gradient of zeros has no size. One with inf or NaN makes the product NaN.
+            if not 0 < largest < math.inf:
+                return 1.0
+            # FP32 might not hold the squares of the gradient itself
+            rms = float((tensor / largest).square().mean().sqrt()) * largest
+            memory.loss_size = rms * root
+        exponent = round(math.log2(root / memory.loss_size))
+        return 2.0 ** max(-_LARGEST_UNIT_LOG2, min(exponent, _LARGEST_UNIT_LOG2))
 
     def operand_gradient(
         self, operand: int, other: RoundedOperand, gradient: Tensor, rounded: RoundedOperand | None

@@ -453,6 +453,20 @@ def test_a_step_with_inf_is_skipped_under_a_loss_scale() -> None:
         assert not engine.step().stepped, name
 
 
+def test_a_first_gradient_of_any_size_gives_a_unit_scale() -> None:
+    """Its square may be beyond FP32's range, and inf or NaN gives no scale."""
+    for factor in (1e-30, 1.0, 1e25):
+        engine = engine_with(RECIPES["unit scaled"].products, nn.Linear(16, 16))
+        for broken in (math.nan, math.inf, 1.0):
+            engine.zero_grad()
+            with engine.forward():
+                loss = (engine(torch.ones(4, 16)) * (broken * factor)).sum()
+            engine.backward(loss)
+            assert engine.step().found_inf == (broken != 1.0), (factor, broken)
+        # all numbers of the gradient are `factor`, and the layer has a width of 16
+        assert engine.products.memory.loss_size == pytest.approx(4 * factor), factor
+
+
 def test_a_recurrent_layer_computes_on_rounded_operands() -> None:
     def rounded(t: torch.Tensor) -> torch.Tensor:
         """Return a tensor after rounding to E4M3 with a scale that maps its maximum to 448."""
