@@ -312,6 +312,8 @@ class CallRecorder(TorchFunctionMode):
             for index, part in enumerate(out):
                 if isinstance(part, Tensor | list | tuple):
                     part_node = self.graph.call_function(operator.getitem, (node, index))
+                    if isinstance(part, Tensor):
+                        part_node.meta["dtype"] = part.dtype
                     self._name_results(part_node, part)
 
     def _node(self, tensor: Tensor) -> fx.Node:

@@ -196,6 +196,15 @@ def test_worked_example_of_a_linear_layer_and_a_softmax() -> None:
     )
 
 
+def test_a_cast_of_a_part_of_a_result_starts_from_its_format() -> None:
+    def forward(model: nn.Module, x: Tensor) -> Tensor:
+        left, right = model.linear(x).chunk(2, -1)
+        return left.exp() + right
+
+    casts = explained(Custom(forward), torch.ones(2, 8)).casts
+    assert [(cast.source, cast.to, cast.bytes) for cast in casts[-1:]] == [("FP16", "FP32", 48)]
+
+
 class CustomLinear(nn.Linear):
     """A square layer without a bias whose forward pass is a given function.
 
