@@ -28,6 +28,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -35,6 +36,7 @@ from torch.nn import functional as F
 
 from labkit.amp.loss_scaling.unscale import largest_magnitude
 from labkit.formats import (
+    BLOCK_FORMATS,
     E4M3,
     E5M2,
     MXFP8,
@@ -44,6 +46,7 @@ from labkit.formats import (
     FormatLike,
     as_block_format,
     as_format,
+    as_member,
 )
 from labkit.formats.arguments import require_kind
 from labkit.interop import casts_to_8_bits, dtype_of
@@ -66,7 +69,8 @@ class TensorScale(Enum):
 class ProductFormat:
     """The formats and scales of the operands of a layer's products.
 
-    Operands saturate, but inf and NaN stay non-finite.
+    Operands saturate, but inf and NaN stay non-finite. A format or a scale may also be passed by
+    its name.
 
     Attributes:
         forward: format of activations and weights, of numbers or of blocks.
@@ -84,7 +88,8 @@ class ProductFormat:
         last_in_fp32: whether the model's last layer stays FP32.
 
     Raises:
-        ValueError: the parts contradict each other.
+        TypeError: a value is of another type.
+        ValueError: a format has an unknown name, or the parts contradict each other.
 
     >>> ProductFormat(E4M3, E5M2, hadamard=True)
     Traceback (most recent call last):
@@ -104,10 +109,7 @@ class ProductFormat:
     last_in_fp32: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.margin, int) or isinstance(self.margin, bool) or self.margin < 0:
-            raise ValueError(
-                f"margin: expected a whole number of 0 or more, got {self.margin!r}. Take margin=0."
-            )
+        self._resolve_values()
         if self.margin and self.scale is not TensorScale.DELAYED:
             raise ValueError(
                 f"margin={self.margin}: expected scale=TensorScale.DELAYED, which alone leaves "
@@ -141,11 +143,34 @@ class ProductFormat:
                 "square weights and a Hadamard matrix are for formats of blocks; "
                 f"forward is {self.forward.name}. Take forward=NVFP4."
             )
-        if not isinstance(self.history, int) or isinstance(self.history, bool) or self.history < 1:
-            raise ValueError(
-                f"history: expected a whole number of 1 or more, got {self.history!r}. Take "
-                "history=16."
-            )
+
+    def _resolve_values(self) -> None:
+        """Replace names of formats and scales by the objects; check all types."""
+        for field in ("forward", "gradient"):
+            format = getattr(self, field)
+            if isinstance(format, str) and format.upper() in BLOCK_FORMATS:
+                format = as_block_format(format, field)
+            elif not isinstance(format, BlockFormat):
+                format = as_format(format, field)
+            object.__setattr__(self, field, format)
+        object.__setattr__(self, "scale", as_member(TensorScale, self.scale, "scale"))
+        for field in (
+            "scale_up",
+            "square_weights",
+            "stochastic_gradients",
+            "hadamard",
+            "last_in_fp32",
+        ):
+            require_kind(getattr(self, field), bool, field, "Pass True or False.")
+            object.__setattr__(self, field, bool(getattr(self, field)))
+        for field, least, default in (("margin", 0, 0), ("history", 1, 16)):
+            value = getattr(self, field)
+            if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least:
+                raise ValueError(
+                    f"{field}: expected a whole number of {least} or more, got {value!r}. Take "
+                    f"{field}={default}."
+                )
+            object.__setattr__(self, field, int(value))
 
     @property
     def remembers(self) -> bool:

@@ -511,6 +511,18 @@ def test_rotation_refuses_an_axis_that_is_not_of_a_matrix() -> None:
             rotate(torch.ones(16, 16), axis)
 
 
+def test_a_product_format_takes_names_and_numbers_of_numpy() -> None:
+    assert ProductFormat("E4M3", torch.float8_e5m2) == RECIPES["FP8 current"].products
+    assert ProductFormat("mxfp8", "MXFP8", "none") == RECIPES["MXFP8"].products
+    history = ProductFormat(E4M3, E5M2, "delayed", history=np.int64(3)).history
+    assert type(history) is int
+    for options in ({"scale": "per tensor"}, {"scale": None}, {"last_in_fp32": "no"}):
+        with pytest.raises(TypeError, match=f"{next(iter(options))}: expected"):
+            ProductFormat(E4M3, E5M2, **options)
+    with pytest.raises(TypeError, match="gradient: expected a Format"):
+        ProductFormat(E4M3, None)
+
+
 def test_a_contradiction_is_refused_with_its_reason() -> None:
     for make, message in (
         (lambda: ProductFormat(BF16, BF16), "about 8 bits; BF16 does not. Take E4M3"),
