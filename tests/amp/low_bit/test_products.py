@@ -30,6 +30,7 @@ from labkit.formats import (
     E3M2,
     E4M3,
     E5M2,
+    FP16,
     FP32,
     MXFP4,
     MXFP8,
@@ -641,13 +642,25 @@ def test_rounding_refuses_values_that_are_not_in_fp32() -> None:
             round_saturating(values, E4M3)
         with pytest.raises(TypeError, match=f"expected a tensor in torch.float32, got {dtype}"):
             round_to_blocks(values, MXFP8)
+        with pytest.raises(TypeError, match="tensor: expected a tensor in"):
+            rotate(values, -1)
+
+
+def test_rounding_refuses_a_format_that_fp32_cannot_round_to() -> None:
+    values = torch.tensor([0.0, 1 / 3, -70000.0, 2.0**-24])
+    assert round_saturating(values, FP16).tolist() == values.clamp(-65504, 65504).half().tolist()
+    for format in ("FP64", "FP32", "TF32", "BF16", "E8M0"):
+        with pytest.raises(ValueError, match=f"at most the bits of FP16, got {format}"):
+            round_saturating(values, format)
 
 
 def test_rounding_in_blocks_refuses_what_has_no_tiles() -> None:
     for shape in ((), (32,)):
         with pytest.raises(ValueError, match="values: expected matrices, got shape"):
             round_to_blocks(torch.ones(shape), MXFP8)
-    for tile in ((0, 32), (1, -1)):
+        with pytest.raises(ValueError, match="tensor: expected matrices, got shape"):
+            rotate(torch.ones(shape), -1)
+    for tile in ((0, 32), (1, -1), 32, (1.0, 32), (1, 32, 1)):
         with pytest.raises(ValueError, match="tile: expected 1 row and 1 column or more"):
             round_to_blocks(torch.ones(2, 32), MXFP8, tile)
 
