@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint import FileSystemWriter, state_dict_saver
 
 from labkit.amp import RECIPES, Engine, ScalerState
-from labkit.amp.distributed.checkpoint import KEPT, latest, read_small, save
+from labkit.amp.distributed.checkpoint import KEPT, latest, load, read_small, save
 from labkit.amp.distributed.engine import DistributedEngine, divisors
 from labkit.instrument import Report, exponent_histogram
 from labkit.instrument.ranks import merge_reports
@@ -310,6 +310,23 @@ def test_a_checkpoint_loses_its_name_before_its_files(
     save(tmp_path, alone)
     assert ".step-00000000.removed" in removed
     assert "step-00000000" not in removed
+
+
+@pytest.mark.parametrize("name", ["FP8 delayed", "NVFP4", "unit scaled"])
+def test_a_resumed_run_continues_with_its_scales(
+    alone: DistributedEngine, tmp_path: Path, name: str
+) -> None:
+    engine, resumed = (
+        DistributedEngine(ranks.exact_network(), ranks.sgd, RECIPES[name]) for _ in range(2)
+    )
+    batches = ranks.exact_batches(4)
+    ranks.train(engine, batches[:2])
+    load(save(tmp_path, engine), resumed)
+    for continued in (engine, resumed):
+        ranks.train(continued, batches[2:])
+    assert equal(resumed.weights.named_masters(), engine.weights.named_masters())
+    memories = [each.products.memory.shared_state() for each in (resumed, engine)]
+    assert memories[0] == memories[1]
 
 
 def test_no_sync_inside_no_sync_stays_unreduced(alone: DistributedEngine) -> None:
