@@ -35,6 +35,7 @@ from labkit.amp.requirements import (
     require_keys,
     require_layout,
     require_same,
+    require_same_network,
 )
 
 SCHEMA = "labkit.checkpoint.distributed/1"
@@ -151,6 +152,7 @@ def load(path: str | Path, engine: DistributedEngine) -> dict[str, Any]:
         require_layout(small, PRODUCTS_LAYOUT)
     scalers = [as_scaler(scaler) for scaler in small["scalers"]]
     targets = _tensors(engine, current, metadata)
+    require_same_network(_networks_tensors(targets), _networks_tensors(metadata))
     with raising_rank_lost("while it read a checkpoint", engine.group):
         state_dict_loader.load(targets, checkpoint_id=path, process_group=engine.group)
     tensors = {
@@ -202,6 +204,21 @@ def read_small(path: Path, rank: int) -> tuple[dict[str, Any], Mapping[str, Any]
     if schema != SCHEMA:
         raise ValueError(f"{path}: expected a checkpoint of schema {SCHEMA!r}, got {schema!r}")
     return small, metadata
+
+
+def _networks_tensors(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the tensors of a checkpoint that belong to the network, by name, without data.
+
+    Args:
+        tensors: name -> tensor, or the metadata of a stored one.
+    """
+    empty: dict[str, Tensor] = {}
+    for key, tensor in tensors.items():
+        kind, _, name = key.partition(".")
+        if kind in ("master", "rest"):
+            size = tensor.shape if isinstance(tensor, Tensor) else tensor.size
+            empty[name] = torch.empty(size, device="meta")
+    return empty
 
 
 def _optimizer_state(

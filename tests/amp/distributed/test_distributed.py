@@ -312,6 +312,24 @@ def test_a_checkpoint_loses_its_name_before_its_files(
     assert "step-00000000" not in removed
 
 
+def test_a_checkpoint_of_another_network_is_refused(
+    alone: DistributedEngine, tmp_path: Path
+) -> None:
+    path = save(tmp_path, alone)
+    wider = ranks.exact_network()
+    wider[2] = torch.nn.Linear(wider[2].in_features, 7)
+    longer = ranks.exact_network().append(torch.nn.BatchNorm1d(3, affine=False))
+    for network, message in (
+        (wider, r"has other shapes: 2.weight: .* for \(7, "),
+        (longer, r"lacks 3.running_mean"),
+    ):
+        engine = DistributedEngine(network, ranks.sgd, RECIPES["FP32"])
+        before = {name: value.clone() for name, value in network.state_dict().items()}
+        with pytest.raises(ValueError, match=message):
+            load(path, engine)
+        assert equal(network.state_dict(), before)
+
+
 @pytest.mark.parametrize("name", ["FP8 delayed", "NVFP4", "unit scaled"])
 def test_a_resumed_run_continues_with_its_scales(
     alone: DistributedEngine, tmp_path: Path, name: str
