@@ -160,6 +160,19 @@ def test_unused_parameters_get_the_mean_of_those_used(two: list[Any]) -> None:
             }
 
 
+@pytest.mark.usefixtures("alone")
+def test_a_distributed_engine_takes_names_of_recipe_and_format() -> None:
+    engine = DistributedEngine(ranks.exact_network(), ranks.sgd, "O2", reduce="fp16")
+    assert engine.recipe is RECIPES["O2"]
+    assert engine._reduce_dtype is torch.float16
+
+
+def test_a_reduction_in_8_or_64_bits_is_refused() -> None:
+    for name in ("E4M3", "FP64", "TF32"):
+        with pytest.raises(ValueError, match=f"reduce: expected FP32, FP16 or BF16, got {name}"):
+            DistributedEngine(ranks.exact_network(), ranks.sgd, RECIPES["O2"], reduce=name)
+
+
 def test_engine_before_its_group_is_refused() -> None:
     with pytest.raises(
         RuntimeError, match=r"start_group\(\) first, in a script that torchrun starts"
