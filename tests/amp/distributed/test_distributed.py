@@ -15,6 +15,7 @@ from torch.distributed.checkpoint import FileSystemWriter, state_dict_saver
 from labkit.amp import RECIPES, Engine, ScalerState
 from labkit.amp.distributed.checkpoint import KEPT, latest, load, read_small, save
 from labkit.amp.distributed.engine import DistributedEngine, divisors
+from labkit.amp.distributed.group import RankLost, raising_rank_lost
 from labkit.instrument import Report, exponent_histogram
 from labkit.instrument.ranks import merge_reports
 from labkit.instrument.records import WatchedStep, trimmed
@@ -171,6 +172,18 @@ def test_a_reduction_in_8_or_64_bits_is_refused() -> None:
     for name in ("E4M3", "FP64", "TF32"):
         with pytest.raises(ValueError, match=f"reduce: expected FP32, FP16 or BF16, got {name}"):
             DistributedEngine(ranks.exact_network(), ranks.sgd, RECIPES["O2"], reduce=name)
+
+
+def test_an_error_of_the_network_is_not_a_lost_rank() -> None:
+    for message, kind in (
+        ("the skip connection has another shape", RuntimeError),
+        ("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [::1]:29500", RankLost),
+        ("Connection refused", RankLost),
+        ("Connection reset by peer", RankLost),
+    ):
+        with pytest.raises(kind) as raised, raising_rank_lost("in the forward pass"):
+            raise RuntimeError(message)
+        assert type(raised.value) is kind, message
 
 
 def test_engine_before_its_group_is_refused() -> None:
