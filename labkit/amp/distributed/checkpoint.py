@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.distributed.checkpoint import filesystem, state_dict_loader, state_dict_saver
 from torch.distributed.tensor import DTensor
 
-from labkit.amp.checkpoint import generators, set_generators
+from labkit.amp.checkpoint import generators, require_readable, set_generators
 from labkit.amp.distributed.engine import DistributedEngine
 from labkit.amp.distributed.group import raising_rank_lost
 from labkit.amp.masters.convert import uncompiled
@@ -58,8 +58,10 @@ def save(folder: str | Path, engine: DistributedEngine, **extra: Any) -> Path:
 
     Raises:
         RuntimeError: there are gradients that no step has used.
+        TypeError: `extra` holds a type that torch.load(weights_only=True) does not read.
         RankLost: another rank ended or hangs; earlier checkpoints remain.
     """
+    require_readable(extra)
     state = engine.state_dict()
     path = Path(folder) / f"step-{engine.steps:08d}"
     writing = path.with_name(f".{path.name}.writing")

@@ -338,6 +338,14 @@ def test_a_checkpoint_loses_its_name_before_its_files(
     assert "step-00000000" not in removed
 
 
+def test_a_distributed_checkpoint_refuses_what_it_cannot_load(
+    alone: DistributedEngine, tmp_path: Path
+) -> None:
+    with pytest.raises(TypeError, match="Path"):
+        save(tmp_path, alone, where=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_checkpoint_of_another_network_is_refused(
     alone: DistributedEngine, tmp_path: Path
 ) -> None:
