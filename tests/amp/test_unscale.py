@@ -335,11 +335,21 @@ def test_scales_that_cannot_be_applied_are_refused() -> None:
     for model, scales, message in (
         (Net(), {"blok": 3}, "no layer 'blok'; it has .*'block'"),
         (Net(), {"block": 0.5}, "whole number"),
+        (Net(), {"block": True}, "whole number"),
         (Net(), {"block": 127}, "from -126 to 126"),
         (tied, {"0": 3}, "weight of layer '0' is used outside"),
     ):
         with pytest.raises(ValueError, match=message), layer_scales(model, scales):
             pass
+
+
+def test_a_layer_scale_may_be_a_number_of_numpy() -> None:
+    layer = nn.Linear(2, 1).half()
+    with layer_scales(nn.Sequential(layer), {"0": np.int64(3)}) as remaining:
+        layer(torch.ones(1, 2).half()).sum().backward()
+    assert remaining == {"0.weight": 3, "0.bias": 3}
+    assert {type(log2) for log2 in remaining.values()} == {int}
+    assert layer.weight.grad.tolist() == [[8.0, 8.0]]
 
 
 def test_a_layer_that_changes_its_input_in_place_is_refused() -> None:
