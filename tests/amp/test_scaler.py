@@ -278,7 +278,9 @@ def test_a_step_taken_in_spite_of_inf_is_reported() -> None:
 
 def test_fastai_steps_at_a_scale_of_1_in_spite_of_inf() -> None:
     # Sixteen skips take 2^16 to 1.
-    assert [r.stepped for r in reports([True] * 18, PRESETS["fastai"])] == [False] * 16 + [True] * 2
+    steps = reports([True] * 18, PRESETS["fastai"])
+    assert [step.stepped for step in steps] == [False] * 16 + [True] * 2
+    assert steps[-1].why.endswith("this scaler does not skip at its floor")
 
 
 def test_a_diagnosis_appears_when_the_scale_reaches_1() -> None:
