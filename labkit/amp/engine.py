@@ -308,7 +308,8 @@ class Engine:
             retain_graph: as in torch.
 
         Raises:
-            TypeError: the loss is not a tensor.
+            TypeError: the loss is not a tensor, loss_id is not a whole number, or other_engines is
+                not a list of engines.
             ValueError: the loss has more than one element.
             RuntimeError: the loss depends on no parameter; zero_grad() has not been called since
                 the last step, or since the gradients were unscaled; a layer was added to the model
@@ -317,6 +318,8 @@ class Engine:
         """
         if isinstance(other_engines, Engine):
             raise TypeError("other_engines: expected a list of engines, got one. Write [engine].")
+        for engine in other_engines:
+            require_kind(engine, Engine, "other_engines", "Pass a list of engines.")
         engines = (self, *other_engines)
         for engine in engines:
             require_loss_id(loss_id, len(engine.scalers))
@@ -634,6 +637,7 @@ class Engine:
         """Resume from what `state_dict` returned, bit for bit; gradients are cleared.
 
         Raises:
+            TypeError: the state is not a mapping.
             ValueError: the state is damaged, or of another network, optimizer or recipe; the
                 message says which, and what to do. Nothing has changed then.
         """
@@ -690,6 +694,7 @@ class Engine:
         The rest of the engine is unchanged.
 
         Raises:
+            TypeError: the state dict is not a mapping.
             ValueError: the state dict is of another network, and the message names the keys that
                 differ; or a finite number would become inf in the recipe's format. Nothing has
                 changed then.

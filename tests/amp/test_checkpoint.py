@@ -430,6 +430,14 @@ def test_a_value_that_could_not_be_loaded_keeps_the_old_file(
     assert load_checkpoint(path, engine) == {"epoch": 1}
 
 
+def test_a_path_in_place_of_a_state_is_refused() -> None:
+    engine = engine_for(RECIPES["O2"])
+    for call in (engine.load_model, engine.load_state_dict):
+        for wrong in ("run.pt", Path("run.pt"), None, [1]):
+            with pytest.raises(TypeError, match=r"state: expected a Mapping, got .*from a file"):
+                call(wrong)
+
+
 def tagged_with(value: object) -> torch.Tensor:
     """Return a tensor with an attribute."""
     tensor = torch.ones(2)

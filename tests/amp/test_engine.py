@@ -194,6 +194,9 @@ def test_an_unknown_loss_id_is_refused() -> None:
         engine.backward(torch.zeros(()), loss_id=2)
     with pytest.raises(IndexError, match="expected a loss_id of 0 or more, got -1"):
         engine.backward(torch.zeros(()), loss_id=-1)
+    for loss_id in (True, 0.0, "first", None):
+        with pytest.raises(TypeError, match="loss_id: expected an int, got"):
+            engine.backward(torch.zeros(()), loss_id=loss_id)
 
 
 def test_two_engines_share_a_loss_and_step_independently() -> None:
