@@ -398,7 +398,7 @@ class Engine:
 
         Raises:
             TypeError: max_norm is not a number.
-            ValueError: max_norm is not positive.
+            ValueError: max_norm is not positive, or norm_type is NaN.
         """
         require_kind(max_norm, (int, float, Tensor), "max_norm")
         if not max_norm > 0:

@@ -204,6 +204,18 @@ def test_products_of_a_small_factor_stay_in_fp16() -> None:
     assert gradient.tolist() == pytest.approx([0.0018] * 4, rel=1e-3)
 
 
+def test_a_norm_type_may_be_text_as_in_torch() -> None:
+    gradients = [torch.tensor([3.0, -4.0])]
+    assert clip_(gradients, 1.0, "inf").item() == 4.0
+    assert gradients[0].tolist() == pytest.approx([0.75, -1.0])
+    theirs = nn.Parameter(torch.zeros(2))
+    theirs.grad = torch.tensor([3.0, -4.0])
+    torch.nn.utils.clip_grad_norm_(theirs, 1.0, "inf")
+    assert torch.equal(gradients[0], theirs.grad)
+    with pytest.raises(ValueError, match="norm_type: expected a number such as 2 or inf, got nan"):
+        clip_(gradients, 1.0, math.nan)
+
+
 def test_gradients_within_the_limit_are_not_clipped() -> None:
     for size in (1e-30, 1.0, 1e30):
         gradient = torch.tensor([3.0, 1.2345]) * size
