@@ -104,7 +104,8 @@ class Engine:
 
     Raises:
         TypeError: make_optimizer is not callable or makes no optimizer; recipe is neither a Recipe
-            nor a name; losses is not a whole number.
+            nor a name; losses is not a whole number; groups are not dicts with parameters in
+            "params".
         ValueError: losses < 1; no recipe has this name; the model cannot be trained
             (`require_trainable`) or converted to the recipe's format (`to_model_format`).
         RuntimeError: the model has tensors on the meta device.

@@ -179,6 +179,21 @@ class CheckedAdam(torch.optim.Adam):
         super().add_param_group(param_group)
 
 
+def test_groups_of_another_type_are_refused_in_words() -> None:
+    model = nn.Linear(2, 2)
+    for groups, message in (
+        (3, "groups: expected an Iterable, got 3"),
+        (lambda _: None, "the result of groups: expected an Iterable, got None"),
+        ({"params": model.parameters()}, "expected a group as a dict with 'params', got 'params'"),
+        ([{"lr": 0.1}], "expected a group as a dict with 'params', got a dict"),
+        (list(model.parameters()), "expected a group as a dict with 'params', got a Parameter"),
+        ([{"params": model.named_parameters()}], "expected a Tensor, got a tuple. Pass model.para"),
+        ([{"params": ["weight"]}], "expected a Tensor, got 'weight'. Pass model.parameters"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            Weights(model, partial(torch.optim.SGD, lr=0.1), groups=groups)
+
+
 @pytest.mark.parametrize("flat", [False, True])
 def test_a_group_that_the_optimizer_refuses_changes_nothing(flat: bool) -> None:
     model = to_model_format(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), FP16)

@@ -11,7 +11,7 @@ Source: arXiv:1710.03740, section 3.1.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -93,6 +93,7 @@ class Weights(Masters):
             master; if not, it is copied.
 
     Raises:
+        TypeError: groups are not dicts with parameters in "params".
         ValueError: a trainable parameter is in no group or in two; a group has a tensor that is not
             a parameter of the model; the optimizer does not fit (`require_fitting`); a lazy layer
             is not initialized.
@@ -145,6 +146,9 @@ class Weights(Masters):
         )
         if callable(groups):
             groups = groups(model)
+            require_kind(groups, Iterable, "the result of groups", "Return a list of groups.")
+        elif groups is not None:
+            require_kind(groups, Iterable, "groups", "Pass a list of groups.")
         if groups is None:
             self.optimizer = make_optimizer(self.add({"params": list(names)})["params"])
         else:
