@@ -241,7 +241,7 @@ class Engine:
         Outside of `forward()` the call has a region of its own, so that the model always computes
         under the recipe; a loss that is computed after it is in FP32. Tensors inside lists, tuples,
         dicts, dataclasses and namespaces are cast, too. A tensor with finite values beyond the
-        model's range, such as a mask of FP32's lowest number, is passed unchanged.
+        model's range, such as a mask of FP32's lowest number, is passed in FP32.
 
         Warns:
             UserWarning: a result, such as an iterator or an object of another class, may hold half
