@@ -30,6 +30,8 @@ from labkit.amp import (
     to_fp32,
     to_model_format,
 )
+from labkit.amp.casting.autocast import FLAGGED_DEVICE
+from labkit.amp.masters.mixed_dtype_ops import mixed_dtype_ops
 from labkit.amp.masters.without_master import stochastic_bf16, store_rounded
 from labkit.formats import BF16, E4M3, FP16, Format, Rounding, round_to
 from labkit.gemm import SPECS
@@ -746,6 +748,14 @@ def test_mask_passed_as_an_argument_still_masks() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CS. tensor support is in beta")
+def test_a_mode_that_opens_twice_restores_torchs_flag() -> None:
+    mode = mixed_dtype_ops()
+    before = torch.is_autocast_enabled(FLAGGED_DEVICE)
+    with mode, mode:
+        pass
+    assert torch.is_autocast_enabled(FLAGGED_DEVICE) == before
+
+
 def test_sparse_inputs_give_the_result_of_dense_ones() -> None:
     class SparseInput(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:

@@ -90,10 +90,12 @@ class mixed_dtype_ops(LabMode):
         super().__init__()
         self.wide_masks = wide_masks
         self.ranges = ranges or RangeMemory()
+        # torch's flag before each open block of this mode
+        self._flags: list[bool] = []
 
     def __enter__(self) -> Any:
         entered = super().__enter__()
-        self._flag = torch.is_autocast_enabled(FLAGGED_DEVICE)
+        self._flags.append(torch.is_autocast_enabled(FLAGGED_DEVICE))
         # nn.LSTM, GRU and RNN refuse FP32 input for half weights unless torch's autocast is on
         torch.set_autocast_enabled(FLAGGED_DEVICE, True)
         return entered
@@ -102,7 +104,7 @@ class mixed_dtype_ops(LabMode):
         try:
             super().__exit__(*exception)
         finally:
-            torch.set_autocast_enabled(FLAGGED_DEVICE, self._flag)
+            torch.set_autocast_enabled(FLAGGED_DEVICE, self._flags.pop())
 
     def __torch_function__(
         self,
