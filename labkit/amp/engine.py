@@ -643,6 +643,16 @@ class Engine:
                 message says which, and what to do. Nothing has changed then.
         """
         require_keys(state)
+        try:
+            self._load_state(state)
+        # what a part of another type raises where it is used
+        except (AttributeError, IndexError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"this state is damaged: {type(error).__name__}: {error}. Load an older one."
+            ) from error
+
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        """Load a state that has all parts; change nothing if a part of it does not fit."""
         require_layout(state)
         require_same(self._state(), state)
         scalers = [as_scaler(scaler) for scaler in state["scalers"]]
