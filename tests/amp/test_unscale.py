@@ -204,6 +204,11 @@ def test_products_of_a_small_factor_stay_in_fp16() -> None:
     assert gradient.tolist() == pytest.approx([0.0018] * 4, rel=1e-3)
 
 
+def test_a_parameter_without_a_gradient_is_refused_in_words() -> None:
+    with pytest.raises(TypeError, match="expected a Tensor, got None"):
+        unscale([torch.ones(1), None], 2.0)
+
+
 def test_a_norm_type_may_be_text_as_in_torch() -> None:
     gradients = [torch.tensor([3.0, -4.0])]
     assert clip_(gradients, 1.0, "inf").item() == 4.0
