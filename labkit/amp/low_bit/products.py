@@ -212,9 +212,11 @@ class ScaleMemory:
         """Return the state of the scales, in plain values and tensors."""
         self.end_step()
         state = self.shared_state()
-        # a history of zeros does not determine its scale
+        # a history of zeros does not determine its scale, nor does none
         scales = {
-            key: float(scale) for key, scale in self._scales.items() if not self._history[key].any()
+            key: float(scale)
+            for key, scale in self._scales.items()
+            if key not in self._history or not self._history[key].any()
         }
         if scales:
             state["scales"] = scales

@@ -627,6 +627,15 @@ def test_delayed_scales_recover_after_a_step_with_inf() -> None:
     assert stepped == [True, False, False, True, True]
 
 
+def test_a_scale_without_a_history_is_saved() -> None:
+    memory = engine_with(DELAYED, nn.Linear(2, 2)).products.memory
+    state = memory.state_dict()
+    state["scales"] = {"weight:input": 4.0}
+    memory.load_state_dict(state)
+    assert memory.scale("weight:input", 448.0) == 4.0
+    assert memory.state_dict()["scales"] == state["scales"]
+
+
 def test_inf_in_a_loaded_history_is_ignored() -> None:
     memory = Engine(nn.Linear(4, 2), SGD, RECIPES["FP8 delayed"]).products.memory
     state = memory.state_dict()
