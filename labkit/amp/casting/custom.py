@@ -252,8 +252,11 @@ def custom_bwd(backward: _Function) -> _Function:
     It runs under the regions that forward ran under.
 
     Raises:
-        RuntimeError: forward was not decorated with `custom_fwd`.
+        TypeError: backward is not a function.
+        RuntimeError: in the backward pass, forward was not decorated with `custom_fwd`.
     """
+    if not callable(backward):
+        raise TypeError(f"backward: expected a function, got {describe_value(backward)}")
 
     @wraps(backward)
     def decorated(ctx: Any, *gradients: Any) -> Any:
