@@ -454,6 +454,32 @@ NORMS = {
 }
 
 
+def test_a_sparse_buffer_of_a_layer_is_converted() -> None:
+    model = nn.Linear(2, 2)
+    model.register_buffer("graph", torch.eye(2).to_sparse())
+    graph = to_model_format(model, FP16).graph
+    assert graph.dtype is torch.float16
+    assert graph.to_dense().tolist() == torch.eye(2).tolist()
+    model = nn.Linear(2, 2)
+    model.register_buffer("graph", (1e5 * torch.eye(2)).to_sparse())
+    with pytest.raises(ValueError, match="buffer 'graph' holds 100000, which FP16 cannot"):
+        to_model_format(model, FP16)
+
+
+def test_a_class_with_the_apply_of_an_older_torch_is_converted() -> None:
+    class Container(nn.Sequential):
+        """A container that passes no `recurse`."""
+
+        def _apply(self, fn: Callable[[Tensor], Tensor]) -> nn.Module:
+            return super()._apply(fn)
+
+    model = Container(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    to_model_format(model, FP16)
+    dtypes = [p.dtype for p in model.parameters()]
+    assert dtypes == [torch.float16] * 2 + [torch.float32] * 2
+    assert model[1].running_mean.dtype is torch.float32
+
+
 def test_every_normalisation_layer_stays_fp32_by_default() -> None:
     for keep, (name, norm) in itertools.product((True, False), NORMS.items()):
         to_model_format(nn.Sequential(nn.ModuleDict({"inside": norm})), FP16, keep_norms=keep)
