@@ -217,6 +217,7 @@ class Engine:
 
         Raises:
             RuntimeError: the model was moved to another device after the engine was constructed.
+            ValueError: data of another shape were assigned to a weight's `.data`.
         """
         self.weights.require_unmoved()
         self.weights.restore_dtypes()
@@ -677,11 +678,22 @@ class Engine:
         """Return the model's state dict in FP32, with the precision of the masters.
 
         Args:
-            averages: parameter name -> FP32 weight, used instead of the masters.
+            averages: name of each trainable parameter -> FP32 weight, used instead of the masters.
+
+        Raises:
+            TypeError: averages is not a mapping.
+            ValueError: averages have other names than the trainable parameters.
         """
         weights = self.weights
         values: Mapping[str, Tensor] = {}
         if averages is not None:
+            require_kind(averages, Mapping, "averages", "Pass parameter name -> weight.")
+            different = sorted(averages.keys() ^ set(weights.stepped_names))
+            if different:
+                raise ValueError(
+                    "averages: expected one for each trainable parameter and no others, but "
+                    f"{different[0]!r} is only on one side. Construct a new Ema(engine)."
+                )
             values = averages
         elif weights.master:
             values = weights.named_masters()

@@ -436,6 +436,17 @@ def test_average_loads_into_a_plain_model_with_tied_weights() -> None:
     assert (plain[1].running_mean == 3).all()
 
 
+def test_averages_of_other_names_are_refused() -> None:
+    engine = Engine(nn.Linear(2, 2), SGD_BY_1, RECIPES["O2"])
+    weight = torch.zeros(2, 2)
+    for averages, name in (
+        ({"weight": weight}, "bias"),
+        ({"weight": weight, "bias": torch.zeros(2), "head": weight}, "head"),
+    ):
+        with pytest.raises(ValueError, match=f"'{name}' is only on one side"):
+            engine.fp32_model(averages)
+
+
 def test_average_refuses_decays_outside_of_0_to_1() -> None:
     for decay in (1.0, -0.1, float("nan")):
         with pytest.raises(ValueError, match="expected 0 <= decay < 1"):
