@@ -774,6 +774,16 @@ def test_mask_passed_as_an_argument_still_masks() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CS. tensor support is in beta")
+def test_a_product_of_two_dtypes_is_written_into_out() -> None:
+    half = torch.full((2, 2), 2.0).half()
+    for dtype, other in itertools.product((torch.float16, torch.float32), repeat=2):
+        out = torch.zeros(2, 2, dtype=dtype)
+        with mixed_dtype_ops():
+            result = torch.mm(half, torch.ones(2, 2, dtype=other), out=out)
+        assert result is out, (dtype, other)
+        assert out.tolist() == [[4.0, 4.0], [4.0, 4.0]], (dtype, other)
+
+
 def test_a_mode_that_opens_twice_restores_torchs_flag() -> None:
     mode = mixed_dtype_ops()
     before = torch.is_autocast_enabled(FLAGGED_DEVICE)
