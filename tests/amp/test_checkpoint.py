@@ -391,6 +391,17 @@ def test_a_state_that_cannot_be_loaded_changes_nothing() -> None:
         assert str(engines[recipe].state_dict()) == before, (*path, last)
 
 
+@pytest.mark.parametrize("flat", [False, True])
+def test_training_does_not_change_the_state_that_was_loaded(flat: bool) -> None:
+    first, second = (engine_for(RECIPES["O2"], seed, flat=flat) for seed in (0, 3))
+    train(first, 2)
+    state = first.state_dict()
+    before = str(state)
+    second.load_state_dict(state)
+    train(second, 2)
+    assert str(state) == before
+
+
 def test_nothing_is_saved_between_backward_and_step(tmp_path: Path) -> None:
     engine = engine_for(RECIPES["O2"])
     with engine.forward():

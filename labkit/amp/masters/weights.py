@@ -10,6 +10,7 @@ Source: arXiv:1710.03740, section 3.1.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -211,7 +212,8 @@ class Weights(Masters):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a `state_dict`, of flat weights or not.
 
-        The model's weights are not part of it: load them first.
+        The model's weights are not part of it: load them first. The state is copied, and may be
+        loaded again.
 
         Raises:
             ValueError: the masters have other names or shapes, or the optimizer refuses its state;
@@ -233,7 +235,8 @@ class Weights(Masters):
         generator_before = self._generator.get_state()
         try:
             restore(self._generator, state["generator"])
-            optimizer_state = state["optimizer"]
+            # torch's optimizers keep the tensors that they load, and change them in their steps
+            optimizer_state = copy.deepcopy(state["optimizer"])
             if self.flat:
                 optimizer_state = join_state(optimizer_state, self._members)
             self.optimizer.load_state_dict(optimizer_state)
