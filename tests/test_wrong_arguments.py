@@ -283,6 +283,7 @@ VALID: dict[str, Callable[[], dict[str, Any]]] = {
 }
 VALID |= {
     "instrument.layer_outputs": lambda: {"model": nn.Linear(1, 1)},
+    "amp.custom_bwd": lambda: {"backward": print},
     "amp.custom_fwd": lambda: {"cast_inputs": "FP32", "forward": print},
     "amp.diagnosis": lambda: {"report": report(), "config": DYNAMIC},
     "amp.float_function": lambda: {"target": "relu"},
@@ -391,7 +392,6 @@ def test_a_wrong_kind_is_refused_in_the_labs_words(name: str, argument: str) -> 
 # Functions without arguments, with paths only, which pathlib checks, or called by the lab alone,
 # once for each operation.
 WITHOUT = {
-    "amp.custom_bwd",
     "amp.explain",
     "amp.read_checkpoint",
     "amp.rule_for",

@@ -1,7 +1,7 @@
 """The boundary of a model that computes in another format: FP32 tensors in, FP32 tensors out.
 
-Invariant: an argument with finite numbers that the model's format makes infinite is passed
-unchanged, or the next step is left out.
+Invariant: an argument with finite numbers in FP32 that the model's format makes infinite is passed
+in FP32, or the next step is left out.
 """
 
 from __future__ import annotations
@@ -115,15 +115,17 @@ class Boundary:
             return
 
     def _argument(self, tensor: Tensor) -> Tensor:
-        """Return an argument in the model's dtype, unless that makes a finite number infinite."""
-        if not tensor.is_floating_point():
+        """Return an argument in the model's dtype; in FP32 if a finite number would become inf."""
+        if not tensor.is_floating_point() or tensor.dtype is self.dtype:
             return tensor
-        if tensor.dtype is torch.float32 and self.dtype is torch.float32:
-            return tensor
+        if self.dtype is torch.float32:
+            return tensor.float()
         self._arguments += 1
         kind = ("argument", self._arguments, tensor.dim())
-        if self.dtype is not torch.float32 and self.ranges.reaches(kind, tensor, self.dtype):
-            return tensor
+        # FP64 and BF16 may hold numbers beyond FP16, too
+        wide = tensor.float()
+        if self.ranges.reaches(kind, wide, self.dtype):
+            return wide
         return tensor.to(self.dtype)
 
     def result(self, tensor: Tensor) -> Tensor:

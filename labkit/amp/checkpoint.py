@@ -61,7 +61,7 @@ def save(path: str | Path, engine: Engine, **extra: Any) -> Path:
     """
     require_kind(engine, Engine, "engine", "Make one: Engine(model, make_optimizer, recipe)")
     bundle = {"schema": SCHEMA, **engine.state_dict(), "rng": generators(), "extra": extra}
-    _require_readable(bundle)
+    require_readable(bundle)
     return write_atomic(Path(path), lambda file: _save_with_checksums(bundle, file))
 
 
@@ -154,7 +154,7 @@ def _describe_content(content: object) -> str:
     return f"a bundle of schema {content.get('schema')!r}"
 
 
-def _require_readable(bundle: Mapping[str, Any]) -> None:
+def require_readable(bundle: Mapping[str, Any]) -> None:
     """Raise a TypeError if `read` could not load the bundle, found by a trial without data."""
     trial = io.BytesIO()
     try:

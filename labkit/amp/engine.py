@@ -104,7 +104,8 @@ class Engine:
 
     Raises:
         TypeError: make_optimizer is not callable or makes no optimizer; recipe is neither a Recipe
-            nor a name; losses is not a whole number.
+            nor a name; losses is not a whole number; groups are not dicts with parameters in
+            "params".
         ValueError: losses < 1; no recipe has this name; the model cannot be trained
             (`require_trainable`) or converted to the recipe's format (`to_model_format`).
         RuntimeError: the model has tensors on the meta device.
@@ -216,6 +217,7 @@ class Engine:
 
         Raises:
             RuntimeError: the model was moved to another device after the engine was constructed.
+            ValueError: data of another shape were assigned to a weight's `.data`.
         """
         self.weights.require_unmoved()
         self.weights.restore_dtypes()
@@ -240,7 +242,7 @@ class Engine:
         Outside of `forward()` the call has a region of its own, so that the model always computes
         under the recipe; a loss that is computed after it is in FP32. Tensors inside lists, tuples,
         dicts, dataclasses and namespaces are cast, too. A tensor with finite values beyond the
-        model's range, such as a mask of FP32's lowest number, is passed unchanged.
+        model's range, such as a mask of FP32's lowest number, is passed in FP32.
 
         Warns:
             UserWarning: a result, such as an iterator or an object of another class, may hold half
@@ -308,7 +310,8 @@ class Engine:
             retain_graph: as in torch.
 
         Raises:
-            TypeError: the loss is not a tensor.
+            TypeError: the loss is not a tensor, loss_id is not a whole number, or other_engines is
+                not a list of engines.
             ValueError: the loss has more than one element.
             RuntimeError: the loss depends on no parameter; zero_grad() has not been called since
                 the last step, or since the gradients were unscaled; a layer was added to the model
@@ -317,6 +320,8 @@ class Engine:
         """
         if isinstance(other_engines, Engine):
             raise TypeError("other_engines: expected a list of engines, got one. Write [engine].")
+        for engine in other_engines:
+            require_kind(engine, Engine, "other_engines", "Pass a list of engines.")
         engines = (self, *other_engines)
         for engine in engines:
             require_loss_id(loss_id, len(engine.scalers))
@@ -395,7 +400,7 @@ class Engine:
 
         Raises:
             TypeError: max_norm is not a number.
-            ValueError: max_norm is not positive.
+            ValueError: max_norm is not positive, or norm_type is NaN.
         """
         require_kind(max_norm, (int, float, Tensor), "max_norm")
         if not max_norm > 0:
@@ -634,10 +639,21 @@ class Engine:
         """Resume from what `state_dict` returned, bit for bit; gradients are cleared.
 
         Raises:
+            TypeError: the state is not a mapping.
             ValueError: the state is damaged, or of another network, optimizer or recipe; the
                 message says which, and what to do. Nothing has changed then.
         """
         require_keys(state)
+        try:
+            self._load_state(state)
+        # what a part of another type raises where it is used
+        except (AttributeError, IndexError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"this state is damaged: {type(error).__name__}: {error}. Load an older one."
+            ) from error
+
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        """Load a state that has all parts; change nothing if a part of it does not fit."""
         require_layout(state)
         require_same(self._state(), state)
         scalers = [as_scaler(scaler) for scaler in state["scalers"]]
@@ -662,11 +678,22 @@ class Engine:
         """Return the model's state dict in FP32, with the precision of the masters.
 
         Args:
-            averages: parameter name -> FP32 weight, used instead of the masters.
+            averages: name of each trainable parameter -> FP32 weight, used instead of the masters.
+
+        Raises:
+            TypeError: averages is not a mapping.
+            ValueError: averages have other names than the trainable parameters.
         """
         weights = self.weights
         values: Mapping[str, Tensor] = {}
         if averages is not None:
+            require_kind(averages, Mapping, "averages", "Pass parameter name -> weight.")
+            different = sorted(averages.keys() ^ set(weights.stepped_names))
+            if different:
+                raise ValueError(
+                    "averages: expected one for each trainable parameter and no others, but "
+                    f"{different[0]!r} is only on one side. Construct a new Ema(engine)."
+                )
             values = averages
         elif weights.master:
             values = weights.named_masters()
@@ -690,6 +717,7 @@ class Engine:
         The rest of the engine is unchanged.
 
         Raises:
+            TypeError: the state dict is not a mapping.
             ValueError: the state dict is of another network, and the message names the keys that
                 differ; or a finite number would become inf in the recipe's format. Nothing has
                 changed then.

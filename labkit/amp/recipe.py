@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from labkit.amp.casting.autocast import autocast, current
+from labkit.amp.casting.casts import Cast
 from labkit.amp.loss_scaling.scaler import DYNAMIC, NO_SCALING, ScalerConfig, static
 from labkit.amp.low_bit.operands import PRODUCTS, ProductFormat
 from labkit.amp.low_bit.products import LowBitProducts
@@ -156,6 +157,11 @@ class Recipe:
 
     def _contradictions_of_products(self) -> Iterator[str]:
         """Yield contradictions about gradients, matrix products and graphs of casts."""
+        if self.autocast is not None:
+            try:
+                Cast(self.autocast, self.gradient_format)
+            except ValueError as error:
+                yield str(error)
         if self.gradient_format is not None and self.autocast is None:
             yield (
                 f"gradient_format={self.gradient_format.name} is the format that autocast rounds "

@@ -179,7 +179,13 @@ def require_loss(loss: object) -> None:
 
 
 def require_loss_id(loss_id: int, losses: int) -> None:
-    """Raise an IndexError unless 0 <= loss_id < losses."""
+    """Raise an error unless a loss_id is a whole number from 0 to below `losses`.
+
+    Raises:
+        TypeError: it is not a whole number.
+        IndexError: the engine has no loss of this index.
+    """
+    require_kind(loss_id, int, "loss_id", "It is the index of the loss among the engine's losses.")
     if loss_id < 0:
         raise IndexError(f"expected a loss_id of 0 or more, got {loss_id}.")
     if loss_id >= losses:
@@ -197,8 +203,12 @@ def require_same_network(own: Mapping[str, Any], state: Mapping[str, Any]) -> No
         state: the state dict to be loaded.
 
     Raises:
+        TypeError: the state is not a mapping.
         ValueError: the message lists the names or shapes that differ.
     """
+    require_kind(
+        state, Mapping, "state", "torch.load(path, weights_only=True) reads one from a file."
+    )
     shapes: list[str] = []
     for name, tensor in own.items():
         if not isinstance(tensor, Tensor) or name not in state:
@@ -222,7 +232,13 @@ def require_same_network(own: Mapping[str, Any], state: Mapping[str, Any]) -> No
 
 
 def require_keys(state: Mapping[str, Any]) -> None:
-    """Raise a ValueError if a mapping lacks a part of an engine's state."""
+    """Raise an error unless a mapping has all parts of an engine's state.
+
+    Raises:
+        TypeError: the state is not a mapping.
+        ValueError: it lacks a part.
+    """
+    require_kind(state, Mapping, "state", "labkit.amp.load_checkpoint reads one from a file.")
     missing = [key for key in STATE_KEYS if key not in state]
     if missing:
         raise ValueError(

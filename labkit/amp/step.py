@@ -61,6 +61,7 @@ from labkit.amp.loss_scaling.unscale import (
     unscale_with_flags,
 )
 from labkit.amp.masters.weights import Weights
+from labkit.gemm.half_storage import HALVES
 from labkit.instrument.events import StepEvent
 
 StepListener = Callable[["StepEvent[StepReport]"], object]
@@ -251,6 +252,9 @@ class StepGradients:
         """
         gradients = [g for g in self._total if g is not None]
         again = non_finite_flags(gradients) if self.maybe_changed else []
+        if self.weights.dtype in HALVES:
+            # O3's optimizer gets the sums in FP16, which may be infinite there
+            again = non_finite_flags([g.to(self.weights.dtype) for g in gradients])
         flags = [flag for flags in self._flags.values() for flag in flags]
         lengths = [clipping.length for clipping in self.clippings]
         # One transfer for all of them, consumed below in the same order. `list` reads the flags of

@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import checkpoint
 
-from labkit.amp import CastCache, CastEvent, autocast
+from labkit.amp import CastCache, CastEvent, Recipe, autocast
 from labkit.amp.casting.autocast import _open
 from labkit.formats import BF16, E4M3, E5M2, E8M0, FP16, FP64, TF32, Format
 from labkit.frameworks.torch_amp import autocast as drop_in
@@ -204,6 +204,10 @@ def test_formats_that_fp32_cannot_emulate_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             autocast(format)
+        with pytest.raises(ValueError, match=f"recipe 'mine': {message}"):
+            Recipe("mine", autocast=format)
+        with pytest.raises(ValueError, match=f"recipe 'mine': {message}"):
+            Recipe("mine", autocast=E4M3, gradient_format=format)
 
 
 def cases() -> list[tuple[str, str, object, tuple[object, ...], dict[str, object], torch.dtype]]:

@@ -321,6 +321,22 @@ def test_a_weight_beyond_fp16_is_refused(dtype: torch.dtype, trained: bool) -> N
     assert model[0].weight.dtype is dtype, "the refused model was cast"
 
 
+def test_an_argument_beyond_fp16_of_any_dtype_stays_finite() -> None:
+    class Halving(nn.Module):
+        """A model that brings its argument into FP16's range."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(1, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x * 2.0**-20)
+
+    engine = Engine(Halving(), SGD, "O2")
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        assert engine(torch.tensor([[2.0**20]], dtype=dtype)).isfinite().all(), dtype
+
+
 def test_a_bf16_buffer_beyond_fp16_keeps_its_dtype() -> None:
     model = nn.Linear(2, 2).bfloat16()
     model.register_buffer("mask", torch.full((2,), -1e30).bfloat16())

@@ -357,11 +357,17 @@ DAMAGES: dict[tuple[Any, ...], object] = {
     ("steps",): "many",
     ("model", "4.bias"): "text",
     ("weights", "master", "4.bias"): torch.zeros(2),
+    ("weights", "master", "4.weight"): "text",
     ("weights", "optimizer"): {},
+    ("weights", "optimizer", "param_groups", 0): 3,
+    ("weights", "optimizer", "state", 0): None,
+    ("weights", "optimizer", "state", 1): {"exp_avg": torch.zeros(2)},
     ("weights", "optimizer", "state"): 5,
     ("weights", "generator"): torch.zeros(3, dtype=torch.uint8),
     ("recipe",): None,
+    ("recipe", "fields", "scaler"): 3,
     ("products", "history", "0.weight:input"): ["much"],
+    ("products", "history", "0.weight:weight"): 3,
     ("products", "history"): None,
     ("products", "loss_size"): "none",
     ("products", "generator"): 3,
@@ -383,6 +389,17 @@ def test_a_state_that_cannot_be_loaded_changes_nothing() -> None:
         with pytest.raises(ValueError, match=r"\w+ \w+ \w+"):
             engines[recipe].load_state_dict(state)
         assert str(engines[recipe].state_dict()) == before, (*path, last)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_training_does_not_change_the_state_that_was_loaded(flat: bool) -> None:
+    first, second = (engine_for(RECIPES["O2"], seed, flat=flat) for seed in (0, 3))
+    train(first, 2)
+    state = first.state_dict()
+    before = str(state)
+    second.load_state_dict(state)
+    train(second, 2)
+    assert str(state) == before
 
 
 def test_nothing_is_saved_between_backward_and_step(tmp_path: Path) -> None:
@@ -428,6 +445,14 @@ def test_a_value_that_could_not_be_loaded_keeps_the_old_file(
     with pytest.raises(TypeError, match="expected numbers, text, tensors"):
         save_checkpoint(path, engine, value=make_value())
     assert load_checkpoint(path, engine) == {"epoch": 1}
+
+
+def test_a_path_in_place_of_a_state_is_refused() -> None:
+    engine = engine_for(RECIPES["O2"])
+    for call in (engine.load_model, engine.load_state_dict):
+        for wrong in ("run.pt", Path("run.pt"), None, [1]):
+            with pytest.raises(TypeError, match=r"state: expected a Mapping, got .*from a file"):
+                call(wrong)
 
 
 def tagged_with(value: object) -> torch.Tensor:

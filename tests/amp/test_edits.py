@@ -404,6 +404,7 @@ def test_evaluation_of_the_average_changes_no_training_step() -> None:
             plain.weights.step(update)
             ema.update()
             with ema.in_model():
+                averaged(torch.ones(1, 2))
                 assert torch.equal(
                     averaged.model.weight, ema.averages["weight"].to(averaged.model.weight.dtype)
                 )
@@ -433,6 +434,17 @@ def test_average_loads_into_a_plain_model_with_tied_weights() -> None:
     assert torch.equal(plain[0].weight, ema.averages["0.weight"])
     assert torch.equal(plain[2].weight, ema.averages["0.weight"])
     assert (plain[1].running_mean == 3).all()
+
+
+def test_averages_of_other_names_are_refused() -> None:
+    engine = Engine(nn.Linear(2, 2), SGD_BY_1, RECIPES["O2"])
+    weight = torch.zeros(2, 2)
+    for averages, name in (
+        ({"weight": weight}, "bias"),
+        ({"weight": weight, "bias": torch.zeros(2), "head": weight}, "head"),
+    ):
+        with pytest.raises(ValueError, match=f"'{name}' is only on one side"):
+            engine.fp32_model(averages)
 
 
 def test_average_refuses_decays_outside_of_0_to_1() -> None:

@@ -186,6 +186,19 @@ def test_gradients_of_two_losses_are_unscaled_by_their_scales() -> None:
         )
 
 
+def test_a_sum_of_gradients_beyond_fp16_is_found_under_o3() -> None:
+    """The optimizer of O3 steps in FP16, where two finite gradients may have an infinite sum."""
+    for flat in (False, True):
+        engine = Engine(nn.Linear(1, 1), SGD, "O3", flat=flat)
+        before = engine.model.weight.item()
+        for _ in range(2):
+            engine.backward(engine(torch.full((1, 1), 4e4)).sum())
+        report = engine.step()
+        assert report.found_inf
+        assert not report.stepped
+        assert engine.model.weight.item() == before
+
+
 def test_an_unknown_loss_id_is_refused() -> None:
     engine = Engine(net(), SGD, O2, losses=2)
     with pytest.raises(
@@ -194,6 +207,9 @@ def test_an_unknown_loss_id_is_refused() -> None:
         engine.backward(torch.zeros(()), loss_id=2)
     with pytest.raises(IndexError, match="expected a loss_id of 0 or more, got -1"):
         engine.backward(torch.zeros(()), loss_id=-1)
+    for loss_id in (True, 0.0, "first", None):
+        with pytest.raises(TypeError, match="loss_id: expected an int, got"):
+            engine.backward(torch.zeros(()), loss_id=loss_id)
 
 
 def test_two_engines_share_a_loss_and_step_independently() -> None:

@@ -1,6 +1,7 @@
 """The ledger of a forward pass: it records what autocast does, with errors as numpy finds them."""
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -231,6 +232,41 @@ def test_model_of_a_closure_stays_as_it_was(net_with_dropout) -> None:
         assert torch.equal(state_before[name], tensor), name
     assert net.training
     assert all(parameter.grad is None for parameter in net.parameters())
+
+
+def test_networks_that_a_function_reaches_stay_as_they_were() -> None:
+    """The function reaches them by another function, a list, an object and a default argument."""
+    norms = [nn.BatchNorm1d(3) for _ in range(4)]
+    by_function, listed, held, default = norms
+    holder = SimpleNamespace(norm=held)
+
+    def inner(x: Tensor) -> Tensor:
+        return by_function(x)
+
+    def function(x: Tensor, norm: nn.Module = default) -> Tensor:
+        return norm(holder.norm(norms[1](inner(x))))
+
+    assert names(ledger(function, torch.randn(5, 3))) == ["batch_norm"] * 4
+    for norm in (by_function, listed, held, default):
+        assert norm.num_batches_tracked.item() == 0
+        assert norm.running_mean.tolist() == [0.0] * 3
+
+
+def test_a_buffer_that_a_network_replaces_stays_its_own() -> None:
+    class Counts(nn.Module):
+        """A module that replaces its count instead of changing it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.count = self.count + 1
+            return x @ x
+
+    network = Counts()
+    ledger(lambda x: network(network(x)), torch.ones(2, 2))
+    assert network.count.item() == 0.0
 
 
 def test_random_state_stays_as_it_was(net_with_dropout) -> None:

@@ -6,6 +6,7 @@ on a GPU, so the dtypes of results are known on a machine without one.
 """
 
 import logging
+import operator
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -445,3 +447,26 @@ def test_operations_that_call_a_listed_one_return_fp32(
     """1 / x is not on torch's lists itself: it calls reciprocal, which is."""
     sample = (torch.ones(2, 2).half(), (), {})
     assert dtypes_on_a_gpu(call, sample, region()) == (SINGLE,)
+
+
+def test_an_operator_is_registered_by_its_method() -> None:
+    x = torch.ones(2, 2)
+    calls: dict[str, Callable[[], Tensor]] = {
+        "__add__": lambda: x + x,
+        "__rmul__": lambda: 2 * x,
+        "__sub__": lambda: x - x,
+        "__rsub__": lambda: 2 - x,
+        "__truediv__": lambda: x / x,
+        "__rtruediv__": lambda: 2 / x,
+        "__mod__": lambda: x % x,
+        "__pow__": lambda: x**2,
+        "__neg__": lambda: -x,
+        "__iadd__": lambda: operator.iadd(x.clone(), x),
+        "__itruediv__": lambda: operator.itruediv(x.clone(), x),
+    }
+    for name, call in calls.items():
+        for target in (name, getattr(Tensor, name)):
+            with autocast(), register(target, Rule.ALLOW):
+                assert call().dtype is torch.float16, name
+    with autocast(), register("__matmul__", Rule.DENY):
+        assert (x @ x).dtype is torch.float32

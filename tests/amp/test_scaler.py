@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
+import numpy as np
 import pytest
 import torch
 
@@ -173,13 +174,13 @@ def test_a_floor_between_two_fp32_numbers_is_reached() -> None:
 
 def test_values_out_of_range_are_refused_with_the_range() -> None:
     ranges_and_values = {
-        "init_scale": ("2^-126", 0.0, -1.0, math.nan, math.inf, "high"),
+        "init_scale": ("2^-126", 0.0, -1.0, math.nan, math.inf, "high", True),
         "growth_factor": ("more than 1", 1.0, "2"),
         "backoff_factor": ("between 0 and 1", 1.0, 0.0, None),
         "growth_interval": ("a whole number, 1 or more", 0, 2.5, True),
         "hysteresis": ("a whole number, 1 or more", 0),
         "floor": (r"(2\^-126|at most init_scale, 65536)", 0.0, 2.0**17),
-        "cap": ("at least init_scale, 65536", 2.0**15, math.nan),
+        "cap": ("a number, at least init_scale, 65536", 2.0**15, math.nan, "high", None),
     }
     for knob, (message, *values) in ranges_and_values.items():
         for value in values:
@@ -187,6 +188,15 @@ def test_values_out_of_range_are_refused_with_the_range() -> None:
             expected = message if "|" in message else re.escape(message)
             with pytest.raises(ValueError, match=f"{knob} must be .*{expected}"):
                 ScalerConfig(**{knob: value})
+
+
+def test_numbers_of_numpy_become_python_s() -> None:
+    for eight in (np.float16(8.5), np.float32(8.5), np.float64(8.5), np.int64(8)):
+        config = ScalerConfig(init_scale=eight, growth_factor=eight, floor=eight, cap=eight)
+        values = (config.init_scale, config.growth_factor, config.floor, config.cap)
+        values += (ScalerState(eight).scale,)
+        assert values == (eight,) * 5
+        assert {type(value) for value in values} <= {int, float}
 
 
 def test_a_switch_that_is_neither_true_nor_false_is_refused() -> None:
@@ -208,7 +218,7 @@ def test_dynamic_scalers_must_check_for_inf() -> None:
 
 
 def test_invalid_states_are_refused() -> None:
-    for scale in (0.0, math.inf, torch.tensor(8.0)):
+    for scale in (0.0, math.inf, torch.tensor(8.0), True):
         with pytest.raises(ValueError, match=r"scale must be a number from 2\^-126 to 3.4e38"):
             ScalerState(scale)
     for counts, name in (
@@ -268,7 +278,9 @@ def test_a_step_taken_in_spite_of_inf_is_reported() -> None:
 
 def test_fastai_steps_at_a_scale_of_1_in_spite_of_inf() -> None:
     # Sixteen skips take 2^16 to 1.
-    assert [r.stepped for r in reports([True] * 18, PRESETS["fastai"])] == [False] * 16 + [True] * 2
+    steps = reports([True] * 18, PRESETS["fastai"])
+    assert [step.stepped for step in steps] == [False] * 16 + [True] * 2
+    assert steps[-1].why.endswith("this scaler does not skip at its floor")
 
 
 def test_a_diagnosis_appears_when_the_scale_reaches_1() -> None:

@@ -204,6 +204,23 @@ def test_products_of_a_small_factor_stay_in_fp16() -> None:
     assert gradient.tolist() == pytest.approx([0.0018] * 4, rel=1e-3)
 
 
+def test_a_parameter_without_a_gradient_is_refused_in_words() -> None:
+    with pytest.raises(TypeError, match="expected a Tensor, got None"):
+        unscale([torch.ones(1), None], 2.0)
+
+
+def test_a_norm_type_may_be_text_as_in_torch() -> None:
+    gradients = [torch.tensor([3.0, -4.0])]
+    assert clip_(gradients, 1.0, "inf").item() == 4.0
+    assert gradients[0].tolist() == pytest.approx([0.75, -1.0])
+    theirs = nn.Parameter(torch.zeros(2))
+    theirs.grad = torch.tensor([3.0, -4.0])
+    torch.nn.utils.clip_grad_norm_(theirs, 1.0, "inf")
+    assert torch.equal(gradients[0], theirs.grad)
+    with pytest.raises(ValueError, match="norm_type: expected a number such as 2 or inf, got nan"):
+        clip_(gradients, 1.0, math.nan)
+
+
 def test_gradients_within_the_limit_are_not_clipped() -> None:
     for size in (1e-30, 1.0, 1e30):
         gradient = torch.tensor([3.0, 1.2345]) * size
@@ -335,11 +352,21 @@ def test_scales_that_cannot_be_applied_are_refused() -> None:
     for model, scales, message in (
         (Net(), {"blok": 3}, "no layer 'blok'; it has .*'block'"),
         (Net(), {"block": 0.5}, "whole number"),
+        (Net(), {"block": True}, "whole number"),
         (Net(), {"block": 127}, "from -126 to 126"),
         (tied, {"0": 3}, "weight of layer '0' is used outside"),
     ):
         with pytest.raises(ValueError, match=message), layer_scales(model, scales):
             pass
+
+
+def test_a_layer_scale_may_be_a_number_of_numpy() -> None:
+    layer = nn.Linear(2, 1).half()
+    with layer_scales(nn.Sequential(layer), {"0": np.int64(3)}) as remaining:
+        layer(torch.ones(1, 2).half()).sum().backward()
+    assert remaining == {"0.weight": 3, "0.bias": 3}
+    assert {type(log2) for log2 in remaining.values()} == {int}
+    assert layer.weight.grad.tolist() == [[8.0, 8.0]]
 
 
 def test_a_layer_that_changes_its_input_in_place_is_refused() -> None:

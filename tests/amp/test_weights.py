@@ -30,6 +30,8 @@ from labkit.amp import (
     to_fp32,
     to_model_format,
 )
+from labkit.amp.casting.autocast import FLAGGED_DEVICE
+from labkit.amp.masters.mixed_dtype_ops import mixed_dtype_ops
 from labkit.amp.masters.without_master import stochastic_bf16, store_rounded
 from labkit.formats import BF16, E4M3, FP16, Format, Rounding, round_to
 from labkit.gemm import SPECS
@@ -177,6 +179,21 @@ class CheckedAdam(torch.optim.Adam):
         if param_group.get("lr", 0.0) < 0:
             raise ValueError("a learning rate below 0")
         super().add_param_group(param_group)
+
+
+def test_groups_of_another_type_are_refused_in_words() -> None:
+    model = nn.Linear(2, 2)
+    for groups, message in (
+        (3, "groups: expected an Iterable, got 3"),
+        (lambda _: None, "the result of groups: expected an Iterable, got None"),
+        ({"params": model.parameters()}, "expected a group as a dict with 'params', got 'params'"),
+        ([{"lr": 0.1}], "expected a group as a dict with 'params', got a dict"),
+        (list(model.parameters()), "expected a group as a dict with 'params', got a Parameter"),
+        ([{"params": model.named_parameters()}], "expected a Tensor, got a tuple. Pass model.para"),
+        ([{"params": ["weight"]}], "expected a Tensor, got 'weight'. Pass model.parameters"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            Weights(model, partial(torch.optim.SGD, lr=0.1), groups=groups)
 
 
 @pytest.mark.parametrize("flat", [False, True])
@@ -435,6 +452,32 @@ NORMS = {
     "LayerNorm": nn.LayerNorm(4),
     "RMSNorm": nn.RMSNorm(4),
 }
+
+
+def test_a_sparse_buffer_of_a_layer_is_converted() -> None:
+    model = nn.Linear(2, 2)
+    model.register_buffer("graph", torch.eye(2).to_sparse())
+    graph = to_model_format(model, FP16).graph
+    assert graph.dtype is torch.float16
+    assert graph.to_dense().tolist() == torch.eye(2).tolist()
+    model = nn.Linear(2, 2)
+    model.register_buffer("graph", (1e5 * torch.eye(2)).to_sparse())
+    with pytest.raises(ValueError, match="buffer 'graph' holds 100000, which FP16 cannot"):
+        to_model_format(model, FP16)
+
+
+def test_a_class_with_the_apply_of_an_older_torch_is_converted() -> None:
+    class Container(nn.Sequential):
+        """A container that passes no `recurse`."""
+
+        def _apply(self, fn: Callable[[Tensor], Tensor]) -> nn.Module:
+            return super()._apply(fn)
+
+    model = Container(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    to_model_format(model, FP16)
+    dtypes = [p.dtype for p in model.parameters()]
+    assert dtypes == [torch.float16] * 2 + [torch.float32] * 2
+    assert model[1].running_mean.dtype is torch.float32
 
 
 def test_every_normalisation_layer_stays_fp32_by_default() -> None:
@@ -731,6 +774,24 @@ def test_mask_passed_as_an_argument_still_masks() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CS. tensor support is in beta")
+def test_a_product_of_two_dtypes_is_written_into_out() -> None:
+    half = torch.full((2, 2), 2.0).half()
+    for dtype, other in itertools.product((torch.float16, torch.float32), repeat=2):
+        out = torch.zeros(2, 2, dtype=dtype)
+        with mixed_dtype_ops():
+            result = torch.mm(half, torch.ones(2, 2, dtype=other), out=out)
+        assert result is out, (dtype, other)
+        assert out.tolist() == [[4.0, 4.0], [4.0, 4.0]], (dtype, other)
+
+
+def test_a_mode_that_opens_twice_restores_torchs_flag() -> None:
+    mode = mixed_dtype_ops()
+    before = torch.is_autocast_enabled(FLAGGED_DEVICE)
+    with mode, mode:
+        pass
+    assert torch.is_autocast_enabled(FLAGGED_DEVICE) == before
+
+
 def test_sparse_inputs_give_the_result_of_dense_ones() -> None:
     class SparseInput(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:

@@ -44,6 +44,23 @@ from labkit.modes import LabMode, mapped, open_modes, run_uncompiled, tensors_in
 from labkit.modes.replacing import Replacement
 
 WHY = "you registered it"
+# operators whose methods reach torch under another name than their own without its underscores
+_OPERATORS = {
+    "radd": "add",
+    "rmul": "mul",
+    "truediv": "div",
+    "rtruediv": "rdiv",
+    "mod": "remainder",
+    "pos": "positive",
+    "iadd": "add_",
+    "isub": "sub_",
+    "imul": "mul_",
+    "idiv": "div_",
+    "itruediv": "div_",
+    "ifloordiv": "floor_divide_",
+    "imod": "remainder_",
+    "ipow": "pow_",
+}
 
 
 class Registered:
@@ -60,8 +77,7 @@ class Registered:
             name = target
         else:
             name = str(getattr(target, "__name__", type(target).__name__))
-        # an overload, such as mm.default, has the rule of mm
-        self.name = name.partition(".")[0]
+        self.name = _name_of_calls(name)
         self.is_active = True
         if self.function is not None:
             update_wrapper(self, self.function)
@@ -99,6 +115,19 @@ class Registered:
         if instance is None:
             return self
         return MethodType(self, instance)
+
+
+def _name_of_calls(name: str) -> str:
+    """Return the name under which an operation is called.
+
+    An overload, such as "mm.default", has the rule of "mm", and an operator, such as "__add__", is
+    called as "add".
+    """
+    stem = name.partition(".")[0]
+    if not (stem.startswith("__") and stem.endswith("__")):
+        return stem
+    bare = stem[2:-2]
+    return _OPERATORS.get(bare, bare)
 
 
 def register(target: str | Callable[..., Any], rule: Rule, why: str = WHY) -> Registered:
@@ -252,8 +281,11 @@ def custom_bwd(backward: _Function) -> _Function:
     It runs under the regions that forward ran under.
 
     Raises:
-        RuntimeError: forward was not decorated with `custom_fwd`.
+        TypeError: backward is not a function.
+        RuntimeError: in the backward pass, forward was not decorated with `custom_fwd`.
     """
+    if not callable(backward):
+        raise TypeError(f"backward: expected a function, got {describe_value(backward)}")
 
     @wraps(backward)
     def decorated(ctx: Any, *gradients: Any) -> Any:

@@ -16,13 +16,14 @@ as GPU kernels do, is that of its FP16 input and output.
 from __future__ import annotations
 
 import copy
-import inspect
 import math
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from types import NoneType
 from typing import Any
 
 import torch
@@ -32,8 +33,10 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from labkit.amp.casting.autocast import CastEvent, autocast
 from labkit.amp.casting.lists import Entry, Rule, rule_for
 from labkit.formats import FP16, Format, FormatLike, as_format
-from labkit.formats.arguments import describe_value
+from labkit.formats.arguments import describe_value, require_kind
 from labkit.gemm import half_storage
+from labkit.instrument.events import ModuleBegins
+from labkit.instrument.stream import STREAM, Listener
 from labkit.modes import is_composite
 
 # Operations that move values or return facts, and compute nothing.
@@ -246,10 +249,7 @@ def recorded(model: Callable[..., Any], inputs: tuple[Any, ...], region: Recordi
     if tensors:
         device = tensors[0].device
     with ExitStack() as stack:
-        # a copy of a function shares the networks that it calls
-        for network in _networks_of(model):
-            for buffer in network.buffers():
-                stack.callback(buffer.copy_, buffer.clone())
+        stack.enter_context(_buffers_restored())
         if isinstance(model, nn.Module):
             for name, module in model.named_modules():
                 enter = partial(region.enter_module, name)
@@ -270,13 +270,34 @@ def recorded(model: Callable[..., Any], inputs: tuple[Any, ...], region: Recordi
     return region
 
 
-def _networks_of(model: Callable[..., Any]) -> list[nn.Module]:
-    """Return the networks that a Python function names in its code; none for a module."""
-    if not inspect.isfunction(model):
-        return []
-    variables = inspect.getclosurevars(model)
-    values = (*variables.nonlocals.values(), *variables.globals.values())
-    return [value for value in values if isinstance(value, nn.Module)]
+@contextmanager
+def _buffers_restored() -> Iterator[None]:
+    """Restore the buffers of every module that this thread calls in the block.
+
+    A copy of a function shares the networks that it calls, and their running statistics.
+    """
+    thread = threading.get_ident()
+    # id of a buffer -> its module and name, the buffer, and its values before the call
+    kept: dict[int, tuple[nn.Module, str, Tensor, Tensor]] = {}
+
+    def keep(event: ModuleBegins) -> None:
+        if threading.get_ident() != thread:
+            return
+        module = event.module
+        # the copies are not operations of the model
+        with torch._C.DisableTorchFunction():
+            for name, buffer in module.named_buffers(recurse=False):
+                if id(buffer) not in kept:
+                    kept[id(buffer)] = (module, name, buffer, buffer.clone())
+
+    try:
+        with STREAM.subscribed(Listener().on(ModuleBegins, keep)):
+            yield
+    finally:
+        # the first last, since a module may have replaced a buffer by another one
+        for module, name, buffer, values in reversed(kept.values()):
+            buffer.copy_(values)
+            module._buffers[name] = buffer
 
 
 def _floats(tree: Any) -> list[Tensor]:
@@ -305,6 +326,7 @@ def ledger(
             that call).
 
     Raises:
+        TypeError: model is not callable, or overrides is not a mapping.
         ValueError: an override names an operation that is not called, or a rule that is not in
             `MOVABLE`; or the model calls other operations under autocast than in FP32.
         Exception: whatever the model itself raises in FP32.
@@ -321,6 +343,7 @@ def ledger(
     if not callable(model):
         raise TypeError(f"model: expected a module or a function, got {describe_value(model)}")
     format = as_format(format)
+    require_kind(overrides, (Mapping, NoneType), "overrides", "Pass operation -> rule.")
     moved = dict(overrides or {})
     wrong = {name: rule for name, rule in moved.items() if rule not in MOVABLE}
     if wrong:

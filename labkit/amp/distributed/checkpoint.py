@@ -1,9 +1,9 @@
 """Checkpoints of distributed runs, which may resume with another number of processes.
 
 Idea: each rank writes its parts by `torch.distributed.checkpoint`, under the names of the whole
-tensors; a rank that reads them loads only its own parts. Small values and the states of the random
-generators are in an additional file for each rank. The folder gets its name after everything is
-written.
+tensors; a rank that reads them loads only its own parts. Small values, the states of the random
+generators and the scales of low-bit products are in an additional file for each rank. The folder
+gets its name after everything is written.
 
 Invariant: a folder named step-N is complete, even if a process is killed while it writes. A run
 that resumes with the same number of ranks is bit-equal to an uninterrupted one, random numbers
@@ -25,11 +25,18 @@ from torch import Tensor
 from torch.distributed.checkpoint import filesystem, state_dict_loader, state_dict_saver
 from torch.distributed.tensor import DTensor
 
-from labkit.amp.checkpoint import generators, set_generators
+from labkit.amp.checkpoint import generators, require_readable, set_generators
 from labkit.amp.distributed.engine import DistributedEngine
 from labkit.amp.distributed.group import raising_rank_lost
 from labkit.amp.masters.convert import uncompiled
-from labkit.amp.requirements import as_scaler, require_keys, require_same
+from labkit.amp.requirements import (
+    PRODUCTS_LAYOUT,
+    as_scaler,
+    require_keys,
+    require_layout,
+    require_same,
+    require_same_network,
+)
 
 SCHEMA = "labkit.checkpoint.distributed/1"
 # Number of complete checkpoints that stay in a folder: the one just written and the newest others.
@@ -51,8 +58,10 @@ def save(folder: str | Path, engine: DistributedEngine, **extra: Any) -> Path:
 
     Raises:
         RuntimeError: there are gradients that no step has used.
+        TypeError: `extra` holds a type that torch.load(weights_only=True) does not read.
         RankLost: another rank ended or hangs; earlier checkpoints remain.
     """
+    require_readable(extra)
     state = engine.state_dict()
     path = Path(folder) / f"step-{engine.steps:08d}"
     writing = path.with_name(f".{path.name}.writing")
@@ -74,6 +83,8 @@ def save(folder: str | Path, engine: DistributedEngine, **extra: Any) -> Path:
         "generator": state["weights"]["generator"],
         "extra": extra,
     }
+    if "products" in state:
+        of_this_rank["products"] = state["products"]
     with raising_rank_lost("while it wrote a checkpoint", engine.group):
         if first:
             shutil.rmtree(writing, ignore_errors=True)
@@ -139,8 +150,11 @@ def load(path: str | Path, engine: DistributedEngine) -> dict[str, Any]:
     saved_state = {**small, "weights": weights, "model": {}}
     require_keys(saved_state)
     require_same(current, saved_state)
+    if engine.products is not None:
+        require_layout(small, PRODUCTS_LAYOUT)
     scalers = [as_scaler(scaler) for scaler in small["scalers"]]
     targets = _tensors(engine, current, metadata)
+    require_same_network(_networks_tensors(targets), _networks_tensors(metadata))
     with raising_rank_lost("while it read a checkpoint", engine.group):
         state_dict_loader.load(targets, checkpoint_id=path, process_group=engine.group)
     tensors = {
@@ -151,6 +165,8 @@ def load(path: str | Path, engine: DistributedEngine) -> dict[str, Any]:
         "state": _optimizer_state(masters, tensors, small["plain"]),
         "param_groups": small["groups"],
     }
+    if engine.products is not None:
+        engine.products.memory.load_state_dict(small["products"])
     with torch.no_grad():
         for p in engine.weights.model_weights:
             # every master rounds to its weight, so this restores the weight exactly
@@ -190,6 +206,21 @@ def read_small(path: Path, rank: int) -> tuple[dict[str, Any], Mapping[str, Any]
     if schema != SCHEMA:
         raise ValueError(f"{path}: expected a checkpoint of schema {SCHEMA!r}, got {schema!r}")
     return small, metadata
+
+
+def _networks_tensors(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the tensors of a checkpoint that belong to the network, by name, without data.
+
+    Args:
+        tensors: name -> tensor, or the metadata of a stored one.
+    """
+    empty: dict[str, Tensor] = {}
+    for key, tensor in tensors.items():
+        kind, _, name = key.partition(".")
+        if kind in ("master", "rest"):
+            size = tensor.shape if isinstance(tensor, Tensor) else tensor.size
+            empty[name] = torch.empty(size, device="meta")
+    return empty
 
 
 def _optimizer_state(

@@ -39,9 +39,9 @@ from labkit.amp.masters.convert import uncompiled
 from labkit.amp.masters.groups import cut
 from labkit.amp.masters.masters import Group
 from labkit.amp.masters.weights import MakeOptimizer, Weights
-from labkit.amp.recipe import Recipe
+from labkit.amp.recipe import Recipe, as_recipe
 from labkit.amp.requirements import require_loss_id
-from labkit.formats import FP16, FP32, Format
+from labkit.formats import BF16, FP16, FP32, FormatLike, as_format
 from labkit.interop import dtype_of
 
 
@@ -203,9 +203,10 @@ class DistributedEngine(Engine):
             groups.
 
     Raises:
-        ValueError: as `Engine`; or the recipe has a graph, whose calls DDP and FSDP2 cannot
-            intercept; or the model is sharded, and `groups` is a list, or the recipe stores scales
-            by the names of weights, which sharding replaces.
+        TypeError: as `Engine`; or `reduce` is no format.
+        ValueError: as `Engine`; or `reduce` is another format; or the recipe has a graph, whose
+            calls DDP and FSDP2 cannot intercept; or the model is sharded, and `groups` is a list,
+            or the recipe stores scales by the names of weights, which sharding replaces.
         RuntimeError: `start_group` has not been called.
         RankLost: another rank ended or hangs.
     """
@@ -217,17 +218,21 @@ class DistributedEngine(Engine):
         self,
         model: nn.Module,
         make_optimizer: MakeOptimizer,
-        recipe: Recipe,
+        recipe: Recipe | str,
         *,
         sharded: bool = False,
         blocks: Iterable[nn.Module] = (),
-        reduce: Format = FP32,
+        reduce: FormatLike = FP32,
         predivide: bool = True,
         group: dist.ProcessGroup | None = None,
         find_unused_parameters: bool = False,
         **options: Any,
     ) -> None:
+        recipe = as_recipe(recipe)
         _require_supported(recipe, sharded)
+        reduce = as_format(reduce, "reduce")
+        if reduce not in (FP32, FP16, BF16):
+            raise ValueError(f"reduce: expected FP32, FP16 or BF16, got {reduce.name}")
         if not dist.is_initialized():
             raise RuntimeError(
                 "expected a process group, got none: call "

@@ -23,9 +23,13 @@ import torch.distributed as dist
 
 T = TypeVar("T")
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
-# words in the messages of errors that another rank's end causes
+# Words in the messages of errors that another rank's end causes. "connection" alone is not one of
+# them: a network has skip connections.
 _CONNECTION_ERRORS = (
-    "connection",
+    "connection closed",
+    "connection lost",
+    "connection refused",
+    "connection was",
     "reset by peer",
     "timed out",
     "timeout",

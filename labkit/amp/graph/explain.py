@@ -42,8 +42,8 @@ class GraphCast:
         times: how often a forward pass of the graph makes it: 1 or 0.
         name: "input", or the name of the tensor in its layer: "weight", "bias".
         tensor: the number of the node in the trace whose tensor is cast.
-        origin: the row that returned that tensor; -1, -2, ... is an input of the network, None a
-            weight.
+        origin: the row that returned that tensor; -1, -2, ... is an input or a buffer of the
+            network, None a weight.
     """
 
     weight: bool
@@ -78,7 +78,8 @@ class GraphRow:
         where: file and line.
         result: format of what it returns; "" if that is not a floating-point tensor.
         casts: the casts that autocast made for it.
-        takes: the rows whose results it reads, in order; -1, -2, ... are the inputs of the network.
+        takes: the rows whose results it reads, in order; -1, -2, ... are the inputs of the network,
+            then its buffers.
     """
 
     op: str
@@ -201,7 +202,7 @@ class _Explainer:
         for node, (_, name) in zip(owned, decided.tensors, strict=True):
             self._names[node] = name
         inputs = [node for node in sources if not node.meta["source"].weight]
-        # tensor -> the row that returned it, or a negative number for an input
+        # tensor -> the row that returned it, or a negative number for an input or a buffer
         self._origins: dict[fx.Node, int] = {node: -1 - i for i, node in enumerate(inputs)}
         # of a weight's casts to a dtype, the first is made, others link to it
         self._hoisted: set[tuple[fx.Node, torch.dtype]] = set()
@@ -252,11 +253,11 @@ class _Explainer:
         if fate == "hoisted":
             made = (tensor, call.dtype) not in self._hoisted
             self._hoisted.add((tensor, call.dtype))
+        # a part of a list or tuple has neither, but a dtype
         source = tensor.meta.get("source") or tensor.meta.get("call")
         return GraphCast(
             weight=isinstance(source, Source) and source.weight,
-            # a part of a list or tuple has no description
-            source="FP32" if source is None else _name(source.dtype),
+            source=_name(tensor.meta["dtype"] if source is None else source.dtype),
             to=_name(call.dtype),
             elements=math.prod(call.shape),
             fate=fate,

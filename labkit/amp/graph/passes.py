@@ -187,7 +187,7 @@ def _dtype(node: fx.Node) -> torch.dtype | None:
         if key in node.meta:
             dtype: torch.dtype = node.meta[key].dtype
             return dtype
-    # a part of a list or tuple, which has no description
+    # a part of a list or tuple is neither
     return None
 
 

@@ -82,8 +82,41 @@ _DATA_SHAPED = frozenset(
         "repeat_interleave",
         "_pack_padded_sequence",
         "_pad_packed_sequence",
+        "to_sparse",
+        "to_sparse_bsc",
+        "to_sparse_bsr",
+        "to_sparse_csc",
+        "to_sparse_csr",
     ]
 )
+# operations whose sizes a tensor may give -> which of their positional arguments are sizes
+_SIZES = {
+    **dict.fromkeys(
+        (
+            "arange",
+            "range",
+            "zeros",
+            "ones",
+            "empty",
+            "eye",
+            "rand",
+            "randn",
+            "randint",
+            "randperm",
+        ),
+        slice(0, None),
+    ),
+    "full": slice(0, 1),
+    **dict.fromkeys(
+        ("new_zeros", "new_ones", "new_empty", "expand", "repeat", "tile", "view", "reshape"),
+        slice(1, None),
+    ),
+    **dict.fromkeys(
+        ("unflatten", "unfold", "tensor_split", "split", "split_with_sizes"), slice(1, None)
+    ),
+    **dict.fromkeys(("new_full", "topk", "pad"), slice(1, 2)),
+    "narrow": slice(3, 4),
+}
 
 
 @dataclass(frozen=True)
@@ -163,7 +196,7 @@ class CallRecorder(TorchFunctionMode):
         if self.ended:
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
-        masked = name == "__getitem__" and _is_masked(args)
+        data_shaped = _is_data_shaped(name, args, kwargs)
         # before the call, which may write into its arguments
         target, arguments = _as_graph_call(func, name, args)
         arguments, keywords = self.to_nodes((arguments, kwargs))
@@ -176,14 +209,16 @@ class CallRecorder(TorchFunctionMode):
             out = list(out)
         # `to_nodes`, or a call inside this one, may have ended the trace
         if not self.ended:
-            refusal = self._refusal(name, masked, arguments, keywords, out)
+            refusal = self._refusal(name, data_shaped, arguments, keywords, out)
             if refusal:
                 self.refuse(refusal)
             elif name == "__setitem__" or _holds(out, Tensor):
                 self.append(target, arguments, keywords, out)
         return iter(out) if is_iterator else out
 
-    def _refusal(self, name: str, masked: bool, arguments: Any, keywords: Any, out: Any) -> str:
+    def _refusal(
+        self, name: str, data_shaped: bool, arguments: Any, keywords: Any, out: Any
+    ) -> str:
         """Return why a graph cannot hold a call, or ""."""
         if torch._C._are_functorch_transforms_active():
             return (
@@ -192,7 +227,7 @@ class CallRecorder(TorchFunctionMode):
             )
         if torch.is_inference_mode_enabled() != self.inference:
             return "inference mode is switched in the middle"
-        if name in _DATA_SHAPED or masked:
+        if data_shaped:
             return f"the shape of what {name} returns depends on the numbers in a tensor"
         returns_tensor = name == "__setitem__" or _holds(out, Tensor)
         if not returns_tensor and name not in _FACTS and _holds((arguments, keywords), fx.Node):
@@ -277,6 +312,8 @@ class CallRecorder(TorchFunctionMode):
             for index, part in enumerate(out):
                 if isinstance(part, Tensor | list | tuple):
                     part_node = self.graph.call_function(operator.getitem, (node, index))
+                    if isinstance(part, Tensor):
+                        part_node.meta["dtype"] = part.dtype
                     self._name_results(part_node, part)
 
     def _node(self, tensor: Tensor) -> fx.Node:
@@ -353,6 +390,25 @@ def _is_holdable(value: object) -> bool:
         parts = (value.start, value.stop, value.step)
         return all(part is None or isinstance(part, int) for part in parts)
     return value is None or value is Ellipsis or isinstance(value, (Tensor, *_PLAIN))
+
+
+def _is_data_shaped(name: str, args: Any, kwargs: Any) -> bool:
+    """Return whether the shape of a call's result depends on the numbers in a tensor."""
+    if name in _DATA_SHAPED:
+        return True
+    if name == "__getitem__":
+        return _is_masked(args)
+    # without the two tensors to choose from, the result has the indices
+    if name == "where":
+        return len(args) + len(kwargs) == 1
+    if name == "one_hot":
+        # -1, the default, is one class more than the largest number
+        classes = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
+        return isinstance(classes, Tensor) or classes == -1
+    if name in _SIZES:
+        keywords = [value for key, value in kwargs.items() if key not in ("input", "fill_value")]
+        return _holds((args[_SIZES[name]], keywords), Tensor)
+    return False
 
 
 def _is_masked(args: Any) -> bool:

@@ -56,7 +56,8 @@ class TraceLine(NamedTuple):
     Attributes:
         target: the name of a method or of a placeholder, or a function.
         arguments: the arguments, as text.
-        descriptions: what the recorder notes about the node: a `Call` or a `Source`, or nothing.
+        descriptions: what the recorder notes about the node: a `Call` or a `Source`, the dtype of a
+            tensor that is a part of a result, or nothing.
     """
 
     target: Callable[..., Any] | str

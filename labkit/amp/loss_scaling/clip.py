@@ -65,7 +65,7 @@ def clip_(
     Args:
         gradients: tensors of any shapes, dtypes and devices.
         max_norm: the largest total norm.
-        norm_type: the order of the norm.
+        norm_type: the order of the norm, as in torch.nn.utils.clip_grad_norm_.
         measure: computes the total norm. That of a sharded model includes the other processes.
 
     Returns:
@@ -73,7 +73,7 @@ def clip_(
         inf or NaN, so does the norm, and nothing is changed.
 
     Raises:
-        ValueError: max_norm is negative or NaN.
+        ValueError: max_norm is negative or NaN, or norm_type is NaN.
 
     >>> gradients = [torch.tensor([3e30]), torch.tensor([4e30])]
     >>> clip_(gradients, 1.0), [round(g.item(), 6) for g in gradients]
@@ -103,6 +103,10 @@ def clip_without_waiting_(
     # a negative factor would reverse the gradients
     if not max_norm >= 0:
         raise ValueError(f"max_norm: expected 0 or more, got {max_norm!r}")
+    # as torch, which also takes "inf"
+    norm_type = float(norm_type)
+    if math.isnan(norm_type):
+        raise ValueError("norm_type: expected a number such as 2 or inf, got nan")
     values = [stored_values(g) for g in gradients if g.numel()]
     length = measure(values, norm_type)
     if not values:

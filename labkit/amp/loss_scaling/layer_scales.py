@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -62,8 +63,10 @@ def layer_scales(model: nn.Module, log2_scales: Mapping[str, int]) -> Iterator[d
     remaining: dict[str, int] = {}
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     with ExitStack() as hooks:
-        for layer_name, log2 in log2_scales.items():
-            layer = _layer(model, layer_name, log2)
+        for layer_name, exponent in log2_scales.items():
+            layer = _layer(model, layer_name, exponent)
+            # the caller's dict gets no number of numpy
+            log2 = int(exponent)
             enter = partial(torch.mul, other=2.0**log2)
             leave = partial(torch.mul, other=2.0**-log2)
             inputs: _Inputs = []
@@ -85,7 +88,8 @@ def _layer(model: nn.Module, name: str, log2: int) -> nn.Module:
     layers: dict[str, nn.Module] = dict(model.named_modules())
     if name not in layers:
         raise ValueError(f"the model has no layer {name!r}; it has {', '.join(map(repr, layers))}")
-    if not isinstance(log2, int) or abs(log2) > _LARGEST_LOG2:
+    whole = isinstance(log2, Integral) and not isinstance(log2, bool)
+    if not whole or abs(log2) > _LARGEST_LOG2:
         raise ValueError(
             "expected a whole number from -126 to 126 as log2 scale, whose power FP32 holds with "
             f"its reciprocal; got {log2!r}"

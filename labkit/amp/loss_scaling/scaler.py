@@ -18,7 +18,7 @@ from __future__ import annotations
 import ctypes
 import math
 from dataclasses import dataclass, fields
-from numbers import Integral
+from numbers import Integral, Real
 
 from labkit.formats.arguments import require_kind
 
@@ -31,17 +31,19 @@ def _require(name: str, value: object, valid: bool, expected: str) -> None:
         raise ValueError(f"{name} must be {expected}; got {value!r}")
 
 
+def _number(value: object) -> float:
+    """Return a number of Python or numpy as one of Python; NaN for a bool and anything else."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return math.nan
+    return value if isinstance(value, int | float) else float(value)
+
+
 def _require_between(name: str, value: object, above: float, below: float, expected: str) -> None:
-    _require(
-        name,
-        value,
-        isinstance(value, int | float) and above < value < below,
-        f"a number, {expected}",
-    )
+    _require(name, value, above < _number(value) < below, f"a number, {expected}")
 
 
 def _require_scale(name: str, value: object) -> None:
-    valid = isinstance(value, int | float) and FP32_SMALLEST_NORMAL <= value <= FP32_MAX
+    valid = FP32_SMALLEST_NORMAL <= _number(value) <= FP32_MAX
     _require(name, value, valid, "a number from 2^-126 to 3.4e38, FP32's normal range")
 
 
@@ -117,8 +119,8 @@ class ScalerConfig:
         _require(
             "cap",
             self.cap,
-            self.cap >= self.init_scale,
-            f"at least init_scale, {self.init_scale:g}",
+            _number(self.cap) >= self.init_scale,
+            f"a number, at least init_scale, {self.init_scale:g}",
         )
         if self.dynamic and not self.skip_on_inf:
             raise ValueError(
@@ -133,7 +135,7 @@ class ScalerConfig:
             if isinstance(field.default, bool):
                 value = bool(value)
             elif type(value) is not int:
-                value = float(value) if isinstance(value, float) else int(value)
+                value = int(value) if isinstance(value, Integral) else float(value)
             object.__setattr__(self, field.name, value)
 
 
@@ -157,7 +159,7 @@ class ScalerState:
 
     def __post_init__(self) -> None:
         _require_scale("scale", self.scale)
-        # torch.load refuses a checkpoint with a float of numpy, which is a float as well
+        # torch.load refuses a checkpoint with a number of numpy
         if type(self.scale) not in (int, float):
             object.__setattr__(self, "scale", float(self.scale))
         for name in ("growth_tracker", "hysteresis_tracker"):

@@ -50,7 +50,9 @@ def step_report(
             change = f"goes from {_format_scale(scale)} to {_format_scale(after)}"
         why = f"skipped for {where}; the scale {change}"
     elif decision.found_inf:
-        why = f"taken in spite of {where}: this scaler does not skip"
+        # a step that counts as clean changes the state of a scaler that skips at other scales
+        at = "" if decision.after == decision.before else " at its floor"
+        why = f"taken in spite of {where}: this scaler does not skip{at}"
     else:
         why = "taken: every gradient is finite"
     skips = skips_before + 1 if decision.skip else 0

@@ -46,12 +46,15 @@ def unscale(
 
     Raises:
         ValueError: scale is outside FP32's normal range.
-        TypeError: a gradient is complex or an integer, or sparse in another layout than COO.
+        TypeError: a gradient is not a tensor, is complex or an integer, or is sparse in another
+            layout than COO.
 
     >>> unscale([torch.tensor([1024.0, 6e-8]).half()], scale=1024.0)
     ([tensor([1.0000e+00, 5.8208e-11])], False)
     """
     require_kind(gradients, Sequence, "gradients", "Pass a list of tensors")
+    for gradient in gradients:
+        require_kind(gradient, Tensor, "gradients", "Leave out parameters without a gradient.")
     require_kind(scale, float, "scale")
     unscaled, flags = unscale_with_flags(gradients, scale, in_place=in_place)
     return unscaled, any(read_scalars(flags))

@@ -25,9 +25,11 @@ arXiv:2404.00456 (QuaRot), arXiv:2412.19437 (blocks of 128).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -35,8 +37,10 @@ from torch.nn import functional as F
 
 from labkit.amp.loss_scaling.unscale import largest_magnitude
 from labkit.formats import (
+    BLOCK_FORMATS,
     E4M3,
     E5M2,
+    FP16,
     MXFP8,
     NVFP4,
     BlockFormat,
@@ -44,6 +48,7 @@ from labkit.formats import (
     FormatLike,
     as_block_format,
     as_format,
+    as_member,
 )
 from labkit.formats.arguments import require_kind
 from labkit.interop import casts_to_8_bits, dtype_of
@@ -66,7 +71,8 @@ class TensorScale(Enum):
 class ProductFormat:
     """The formats and scales of the operands of a layer's products.
 
-    Operands saturate, but inf and NaN stay non-finite.
+    Operands saturate, but inf and NaN stay non-finite. A format or a scale may also be passed by
+    its name.
 
     Attributes:
         forward: format of activations and weights, of numbers or of blocks.
@@ -84,7 +90,8 @@ class ProductFormat:
         last_in_fp32: whether the model's last layer stays FP32.
 
     Raises:
-        ValueError: the parts contradict each other.
+        TypeError: a value is of another type.
+        ValueError: a format has an unknown name, or the parts contradict each other.
 
     >>> ProductFormat(E4M3, E5M2, hadamard=True)
     Traceback (most recent call last):
@@ -104,10 +111,7 @@ class ProductFormat:
     last_in_fp32: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.margin, int) or isinstance(self.margin, bool) or self.margin < 0:
-            raise ValueError(
-                f"margin: expected a whole number of 0 or more, got {self.margin!r}. Take margin=0."
-            )
+        self._resolve_values()
         if self.margin and self.scale is not TensorScale.DELAYED:
             raise ValueError(
                 f"margin={self.margin}: expected scale=TensorScale.DELAYED, which alone leaves "
@@ -141,11 +145,34 @@ class ProductFormat:
                 "square weights and a Hadamard matrix are for formats of blocks; "
                 f"forward is {self.forward.name}. Take forward=NVFP4."
             )
-        if not isinstance(self.history, int) or isinstance(self.history, bool) or self.history < 1:
-            raise ValueError(
-                f"history: expected a whole number of 1 or more, got {self.history!r}. Take "
-                "history=16."
-            )
+
+    def _resolve_values(self) -> None:
+        """Replace names of formats and scales by the objects; check all types."""
+        for field in ("forward", "gradient"):
+            format = getattr(self, field)
+            if isinstance(format, str) and format.upper() in BLOCK_FORMATS:
+                format = as_block_format(format, field)
+            elif not isinstance(format, BlockFormat):
+                format = as_format(format, field)
+            object.__setattr__(self, field, format)
+        object.__setattr__(self, "scale", as_member(TensorScale, self.scale, "scale"))
+        for field in (
+            "scale_up",
+            "square_weights",
+            "stochastic_gradients",
+            "hadamard",
+            "last_in_fp32",
+        ):
+            require_kind(getattr(self, field), bool, field, "Pass True or False.")
+            object.__setattr__(self, field, bool(getattr(self, field)))
+        for field, least, default in (("margin", 0, 0), ("history", 1, 16)):
+            value = getattr(self, field)
+            if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least:
+                raise ValueError(
+                    f"{field}: expected a whole number of {least} or more, got {value!r}. Take "
+                    f"{field}={default}."
+                )
+            object.__setattr__(self, field, int(value))
 
     @property
     def remembers(self) -> bool:
@@ -195,7 +222,7 @@ def round_saturating(
 
     Args:
         values: FP32 numbers of any shape.
-        format: the format.
+        format: the format, with a sign, a zero and at most the bits of FP16.
         generator: the source of random bits for stochastic rounding; None rounds to nearest.
 
     Returns:
@@ -203,23 +230,50 @@ def round_saturating(
 
     Raises:
         TypeError: the values are not in FP32.
+        ValueError: the format has no sign or no zero, or more bits than FP16.
 
     >>> from labkit.formats import E4M3
     >>> round_saturating(torch.tensor([1.06, 17.0, 500.0]), E4M3)
     tensor([  1.,  16., 448.])
     """
-    _require_fp32(values)
+    _require_fp32(values, "values")
     format = as_format(format)
+    # the sum that rounds would be beyond FP32's range or bits
+    if (
+        not (format.signed and format.has_zero)
+        or format.exponent_bits > FP16.exponent_bits
+        or format.significand_bits > FP16.significand_bits
+    ):
+        raise ValueError(
+            "format: expected one with a sign, a zero and at most the bits of FP16, got "
+            f"{format.name}. labkit.interop.round_tensor rounds to any format."
+        )
+    return _saturated(values, format, generator)
+
+
+def _saturated(values: Tensor, format: Format, generator: torch.Generator | None = None) -> Tensor:
+    """Round as `round_saturating` does, without a check of the arguments."""
     limited = values.clamp(-format.max, format.max)
     return round_within(limited, format, generator)
 
 
-def _require_fp32(values: Tensor) -> None:
-    """Raise a TypeError unless values are in FP32, whose bits the rounding reads."""
-    require_kind(values, Tensor, "values")
-    if values.dtype != torch.float32:
+def _require_fp32(tensor: Tensor, argument: str) -> None:
+    """Raise a TypeError unless a tensor is in FP32, whose bits the rounding reads."""
+    require_kind(tensor, Tensor, argument)
+    if tensor.dtype != torch.float32:
         raise TypeError(
-            f"values: expected a tensor in torch.float32, got {values.dtype}. Pass values.float()."
+            f"{argument}: expected a tensor in torch.float32, got {tensor.dtype}. Pass "
+            f"{argument}.float()."
+        )
+
+
+def _require_matrices(tensor: Tensor, argument: str) -> None:
+    """Raise an error unless a tensor holds matrices in FP32."""
+    _require_fp32(tensor, argument)
+    if tensor.dim() < 2:
+        raise ValueError(
+            f"{argument}: expected matrices, got shape {tuple(tensor.shape)}. Pass "
+            f"{argument}[None], a matrix of one row."
         )
 
 
@@ -274,7 +328,8 @@ def round_to_blocks(
 
     Raises:
         TypeError: the values are not in FP32.
-        ValueError: the values have less than two dimensions, or a tile has no rows or no columns.
+        ValueError: the values have less than two dimensions, or the tile is not a pair of whole
+            numbers of 1 or more.
 
     >>> from labkit.formats import MXFP4
     >>> # a scale of 4: beyond 6 * 4 they saturate
@@ -283,16 +338,12 @@ def round_to_blocks(
     >>> round_to_blocks(torch.arange(32.0)[None], MXFP4, scale_up=True)[0, 26:]
     tensor([24., 24., 32., 32., 32., 32.])
     """
-    _require_fp32(values)
-    if values.dim() < 2:
-        raise ValueError(
-            f"values: expected matrices, got shape {tuple(values.shape)}. Pass values[None], a "
-            "matrix of one row."
-        )
+    _require_matrices(values, "values")
     format = as_block_format(format)
     if tile is None:
         tile = (1, format.size)
-    if min(tile) < 1:
+    is_pair = isinstance(tile, Sequence) and len(tile) == 2
+    if not is_pair or not all(isinstance(size, Integral) and size >= 1 for size in tile):
         raise ValueError(f"tile: expected 1 row and 1 column or more, got {tile}.")
     tiles = tiled(values, tile)
     rounded = round_tiles(tiles, largest_in(tiles), format, scale_up=scale_up)
@@ -327,8 +378,8 @@ def round_tiles(
             if scales_fit:
                 scale = round_within(scale, format.scale)
             else:
-                scale = round_saturating(scale, format.scale)
-        return round_saturating(tiles / scale, format.element, generator).mul_(scale)
+                scale = _saturated(scale, format.scale)
+        return _saturated(tiles / scale, format.element, generator).mul_(scale)
     # a scale in E8M0 is integer arithmetic on the bits of a positive FP32 number
     bits = largest.view(torch.int32)
     # Adding this number carries into the exponent where the significand is above that of the
@@ -342,7 +393,7 @@ def round_tiles(
     if scale_up:
         # no tile is beyond its format
         return round_within(scaled, format.element, generator).mul_(scale)
-    return round_saturating(scaled, format.element, generator).mul_(scale)
+    return _saturated(scaled, format.element, generator).mul_(scale)
 
 
 def untiled(tiles: Tensor, shape: torch.Size) -> Tensor:
@@ -410,13 +461,14 @@ def rotate(tensor: Tensor, axis: int) -> Tensor:
         The rotated matrices. The rotated axis is padded with zeros to a multiple of 16.
 
     Raises:
-        ValueError: the axis is neither -1 nor -2.
+        TypeError: the tensor is not in FP32.
+        ValueError: the tensor has less than two dimensions, or the axis is neither -1 nor -2.
 
     >>> one, two = torch.randn(2, 20), torch.randn(20, 3)
     >>> torch.allclose(rotate(one, -1) @ rotate(two, -2), one @ two, atol=1e-5)
     True
     """
-    require_kind(tensor, Tensor, "tensor")
+    _require_matrices(tensor, "tensor")
     require_kind(axis, int, "axis")
     if axis not in (-1, -2):
         raise ValueError(f"axis: expected -1 or -2, one of a matrix, got {axis}.")

@@ -6,7 +6,7 @@ gradients of its input and its weight in the backward pass. Each operand of each
 to the format of the recipe (`ProductFormat`), in blocks along the axis that the product sums over.
 
 Some scales depend on earlier steps. A delayed scale needs the largest magnitudes of these steps,
-unit scaling needs one number of the first backward pass, and stochastic rounding needs the state of
+unit scaling needs the size of the first gradient, and stochastic rounding needs the state of
 its random generator. `ScaleMemory` stores them by the name of the weight, and a checkpoint includes
 them. Magnitudes and scales stay on the device on which they were computed; only a checkpoint waits
 for that device.
@@ -55,6 +55,9 @@ from labkit.gemm.product import run
 from labkit.gemm.recurrent import RECURRENT
 from labkit.modes import LabMode, body_of, break_graph, is_composite
 
+# FP32 holds the product of two unit scales, a weight's and a gradient's, whose log2 is this or less
+_LARGEST_UNIT_LOG2 = 100
+
 
 class ScaleMemory:
     """What one engine remembers of earlier steps to compute its scales.
@@ -65,8 +68,8 @@ class ScaleMemory:
         seed: seed of stochastic rounding.
 
     Attributes:
-        loss_size: for unit scaling: the RMS of a gradient in the first backward pass, times the
-            square root of its layer's width; 0 before that pass.
+        loss_size: for unit scaling: the RMS of the first finite gradient that is not zero, times
+            the square root of its layer's width; 0 before that gradient.
         generator: the random generator of stochastic rounding.
         backward_began: whether a backward pass has reached a layer, so that the next forward pass
             begins another step.
@@ -209,9 +212,11 @@ class ScaleMemory:
         """Return the state of the scales, in plain values and tensors."""
         self.end_step()
         state = self.shared_state()
-        # a history of zeros does not determine its scale
+        # a history of zeros does not determine its scale, nor does none
         scales = {
-            key: float(scale) for key, scale in self._scales.items() if not self._history[key].any()
+            key: float(scale)
+            for key, scale in self._scales.items()
+            if key not in self._history or not self._history[key].any()
         }
         if scales:
             state["scales"] = scales
@@ -287,7 +292,7 @@ class Layer:
         # the roles of A and B: "input" or "weight"
         self.roles = ("input", "weight") if op == "linear" else ("weight", "input")
         transposed = "transpose" in op
-        self.fan_in = weight.shape[0] if transposed else weight[0].numel()
+        self.fan_in = weight.shape[0] if transposed else math.prod(weight.shape[1:])
         self.width = weight.shape[int(transposed)]
         # a forward pass without gradients changes no state
         self._records_magnitudes = torch.is_grad_enabled()
@@ -434,11 +439,15 @@ class Layer:
         memory = self.memory
         root = math.sqrt(self.width)
         if not memory.loss_size:
-            memory.loss_size = float(tensor.square().mean().sqrt()) * root
-        # the first gradient was zero
-        if not memory.loss_size:
-            return 1.0
-        return 2.0 ** round(math.log2(root / memory.loss_size))
+            largest = float(largest_magnitude(tensor))
+            # A gradient of zeros has no size. One with inf or NaN makes the product NaN.
+            if not 0 < largest < math.inf:
+                return 1.0
+            # FP32 might not hold the squares of the gradient itself
+            rms = float((tensor / largest).square().mean().sqrt()) * largest
+            memory.loss_size = rms * root
+        exponent = round(math.log2(root / memory.loss_size))
+        return 2.0 ** max(-_LARGEST_UNIT_LOG2, min(exponent, _LARGEST_UNIT_LOG2))
 
     def operand_gradient(
         self, operand: int, other: RoundedOperand, gradient: Tensor, rounded: RoundedOperand | None
@@ -627,7 +636,8 @@ class LowBitProducts(LabMode):
         # the weights are the last sequence; the one before has the states of an LSTM
         place = max(index for index, arg in enumerate(args) if isinstance(arg, list | tuple))
         weights = args[place]
-        if any(tensor.dtype != torch.float32 for tensor in (args[0], *weights)):
+        is_last = any(self._key(weight, "recurrent") in self._last for weight in weights)
+        if is_last or any(tensor.dtype != torch.float32 for tensor in (args[0], *weights)):
             return func(*args, **kwargs)
         layers: list[Layer] = []
         rounded_weights: list[Tensor] = []

@@ -15,13 +15,15 @@ layer, and it casts every buffer); arXiv:1710.03740, section 3.3.
 
 from __future__ import annotations
 
+import inspect
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from labkit.amp.loss_scaling.unscale import stored_values
 from labkit.formats import FP32, Format, FormatLike, as_format
 from labkit.formats.arguments import require_kind
 from labkit.interop import dtype_of, format_of
@@ -79,9 +81,20 @@ def to_model_format(model: nn.Module, format: FormatLike, *, keep_norms: bool = 
         return done[tensor]
 
     for module in model.modules():
-        # torch's own method, which also updates what a module derives from its weights (nn.LSTM)
-        module._apply(cast, recurse=False)
+        _apply_to(module, cast)
     return model
+
+
+def _apply_to(module: nn.Module, change: Callable[[Tensor], Tensor]) -> None:
+    """Change a module's own tensors by torch's method.
+
+    The method also updates what a module derives from its weights (nn.LSTM).
+    """
+    if "recurse" in inspect.signature(module._apply).parameters:
+        module._apply(change, recurse=False)
+    else:
+        # a user's class may override the method of an older torch, which reaches all submodules
+        module._apply(change)
 
 
 @contextmanager
@@ -105,8 +118,7 @@ def restored_after_error(model: nn.Module) -> Iterator[None]:
         for own, before in buffers:
             own.update(before)
         for module in model.modules():
-            # Update what a module derives from its weights (nn.LSTM).
-            module._apply(lambda tensor: tensor, recurse=False)
+            _apply_to(module, lambda tensor: tensor)
         raise
 
 
@@ -158,8 +170,9 @@ def _overflowing(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the finite numbers [n] of a tensor that a cast to `dtype` makes inf."""
     if tensor.is_meta or not narrows(tensor.dtype, dtype):
         return tensor.new_empty(0)
+    values = stored_values(tensor)
     # torch's isfinite has no kernel for numbers of 8 bits
-    wide = tensor if tensor.itemsize > 1 else tensor.float()
+    wide = values if values.itemsize > 1 else values.float()
     held = wide.to(dtype).to(wide.dtype)
     return wide[wide.isfinite() & ~held.isfinite()]
 
@@ -205,18 +218,19 @@ def _require_held(model: nn.Module, format: Format, stay: set[Tensor]) -> None:
 @torch.no_grad()
 def _coarse(name: str, tensor: Tensor, format: Format) -> list[str]:
     """Return a list of one sentence on how a tensor becomes coarse, or an empty list."""
-    rounded = tensor.to(dtype_of(format)).to(tensor.dtype)
-    size = tensor.abs()
+    values = stored_values(tensor)
+    rounded = values.to(dtype_of(format)).to(values.dtype)
+    size = values.abs()
     # the format holds every whole number up to this one
     largest_whole = 2.0**format.precision
-    changed = (size > largest_whole) & (rounded != tensor)
+    changed = (size > largest_whole) & (rounded != values)
     if changed.any():
-        before = tensor[changed][0].item()
+        before = values[changed][0].item()
         after = rounded[changed][0].item()
         return [f"{name} holds {before:.7g} and gets {after:.7g}"]
     few = float(format.smallest_subnormal) * 2**FEWEST_BITS
     # a trained weight has a master, and does not stay so small
-    if not tensor.requires_grad and tensor.numel() and 0 < size.max() < few:
+    if not tensor.requires_grad and values.numel() and 0 < size.max() < few:
         return [
             (
                 f"all of {name} lies below {few:.2g}, where fewer than {FEWEST_BITS} significant "

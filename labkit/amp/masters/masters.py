@@ -24,6 +24,7 @@ from labkit.amp.loss_scaling.unscale import read_scalars
 from labkit.amp.masters.edits import checksum, differences
 from labkit.amp.masters.groups import cut, flat_gradient, flatten
 from labkit.amp.masters.without_master import WeightRounding, store_all_rounded
+from labkit.formats.arguments import describe_value, require_kind
 
 # "params" and the optimizer's options for them, as torch.optim takes it
 Group = Mapping[str, Any]
@@ -100,10 +101,19 @@ class Masters:
             The group with the masters for its parameters.
 
         Raises:
+            TypeError: the group is not a dict with "params", or has something else than parameters
+                in it.
             ValueError: a parameter is not in `names`, or is in a group already.
         """
+        if not isinstance(group, Mapping) or "params" not in group:
+            raise TypeError(
+                f"expected a group as a dict with 'params', got {describe_value(group)}. For "
+                "example: groups=[{'params': list(model.parameters())}]."
+            )
         params = group["params"]
         listed: list[nn.Parameter] = [params] if isinstance(params, nn.Parameter) else list(params)
+        for p in listed:
+            require_kind(p, Tensor, "a group's 'params'", "Pass model.parameters(), without names.")
         foreign = [p for p in listed if p not in self.names]
         if foreign:
             raise ValueError(
@@ -307,11 +317,13 @@ class Masters:
         """Cast data that was assigned to a weight's `.data` to the weight's dtype.
 
         The master gets the data uncast. An FP32 weight whose master is flat becomes a view into it
-        again.
+        again. Nothing is done in a block of `replaced_by`, whose data are not edits.
 
         Raises:
             ValueError: the data have another shape.
         """
+        if self._replaced:
+            return
         for weight, master, dtype in zip(
             self.model_weights, self.master_weights, self._dtypes, strict=True
         ):

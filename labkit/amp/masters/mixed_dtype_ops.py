@@ -90,10 +90,12 @@ class mixed_dtype_ops(LabMode):
         super().__init__()
         self.wide_masks = wide_masks
         self.ranges = ranges or RangeMemory()
+        # torch's flag before each open block of this mode
+        self._flags: list[bool] = []
 
     def __enter__(self) -> Any:
         entered = super().__enter__()
-        self._flag = torch.is_autocast_enabled(FLAGGED_DEVICE)
+        self._flags.append(torch.is_autocast_enabled(FLAGGED_DEVICE))
         # nn.LSTM, GRU and RNN refuse FP32 input for half weights unless torch's autocast is on
         torch.set_autocast_enabled(FLAGGED_DEVICE, True)
         return entered
@@ -102,7 +104,7 @@ class mixed_dtype_ops(LabMode):
         try:
             super().__exit__(*exception)
         finally:
-            torch.set_autocast_enabled(FLAGGED_DEVICE, self._flag)
+            torch.set_autocast_enabled(FLAGGED_DEVICE, self._flags.pop())
 
     def __torch_function__(
         self,
@@ -156,9 +158,14 @@ class mixed_dtype_ops(LabMode):
         return call_in_graph(func, args, kwargs)
 
     def _agreeing(self, name: str, rule: Rule, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Return a call's arguments in one dtype, if they hold FP32 and a half format."""
+        """Return a call's arguments in one dtype, if they hold FP32 and a half format.
+
+        A tensor `out` is never cast, since the call would write into the copy.
+        """
+        out = kwargs.get("out")
         if rule is Rule.DENY and (name in NO_HALF_KERNEL or name in FEW_HALF_KERNELS):
-            return mapped((args, kwargs), _widened)  # type: ignore[no-any-return]
+            args, widened = mapped((args, kwargs), _widened)
+            return args, {**widened, "out": out} if "out" in kwargs else widened
         tensors = tensors_in((*args, *kwargs.values()))
         # torch promotes a tensor without dimensions, so it counts only where nothing is promoted
         dtypes = [t.dtype for t in tensors if rule is Rule.ALLOW or t.dim()]
@@ -173,6 +180,8 @@ class mixed_dtype_ops(LabMode):
             return args, kwargs
         if name in WRITES:
             to = args[0].dtype
+        elif isinstance(out, Tensor):
+            to = out.dtype
         elif rule is Rule.ALLOW:
             to = half
         else:

@@ -10,8 +10,9 @@ Source: arXiv:1710.03740, section 3.1.
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -93,6 +94,7 @@ class Weights(Masters):
             master; if not, it is copied.
 
     Raises:
+        TypeError: groups are not dicts with parameters in "params".
         ValueError: a trainable parameter is in no group or in two; a group has a tensor that is not
             a parameter of the model; the optimizer does not fit (`require_fitting`); a lazy layer
             is not initialized.
@@ -145,6 +147,9 @@ class Weights(Masters):
         )
         if callable(groups):
             groups = groups(model)
+            require_kind(groups, Iterable, "the result of groups", "Return a list of groups.")
+        elif groups is not None:
+            require_kind(groups, Iterable, "groups", "Pass a list of groups.")
         if groups is None:
             self.optimizer = make_optimizer(self.add({"params": list(names)})["params"])
         else:
@@ -207,7 +212,8 @@ class Weights(Masters):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a `state_dict`, of flat weights or not.
 
-        The model's weights are not part of it: load them first.
+        The model's weights are not part of it: load them first. The state is copied, and may be
+        loaded again.
 
         Raises:
             ValueError: the masters have other names or shapes, or the optimizer refuses its state;
@@ -229,7 +235,8 @@ class Weights(Masters):
         generator_before = self._generator.get_state()
         try:
             restore(self._generator, state["generator"])
-            optimizer_state = state["optimizer"]
+            # torch's optimizers keep the tensors that they load, and change them in their steps
+            optimizer_state = copy.deepcopy(state["optimizer"])
             if self.flat:
                 optimizer_state = join_state(optimizer_state, self._members)
             self.optimizer.load_state_dict(optimizer_state)

@@ -13,8 +13,9 @@ import torch.distributed as dist
 from torch.distributed.checkpoint import FileSystemWriter, state_dict_saver
 
 from labkit.amp import RECIPES, Engine, ScalerState
-from labkit.amp.distributed.checkpoint import KEPT, latest, read_small, save
+from labkit.amp.distributed.checkpoint import KEPT, latest, load, read_small, save
 from labkit.amp.distributed.engine import DistributedEngine, divisors
+from labkit.amp.distributed.group import RankLost, raising_rank_lost
 from labkit.instrument import Report, exponent_histogram
 from labkit.instrument.ranks import merge_reports
 from labkit.instrument.records import WatchedStep, trimmed
@@ -158,6 +159,31 @@ def test_unused_parameters_get_the_mean_of_those_used(two: list[Any]) -> None:
                 "first.weight": [1.0],
                 "second.weight": [0.5],
             }
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_distributed_engine_takes_names_of_recipe_and_format() -> None:
+    engine = DistributedEngine(ranks.exact_network(), ranks.sgd, "O2", reduce="fp16")
+    assert engine.recipe is RECIPES["O2"]
+    assert engine._reduce_dtype is torch.float16
+
+
+def test_a_reduction_in_8_or_64_bits_is_refused() -> None:
+    for name in ("E4M3", "FP64", "TF32"):
+        with pytest.raises(ValueError, match=f"reduce: expected FP32, FP16 or BF16, got {name}"):
+            DistributedEngine(ranks.exact_network(), ranks.sgd, RECIPES["O2"], reduce=name)
+
+
+def test_an_error_of_the_network_is_not_a_lost_rank() -> None:
+    for message, kind in (
+        ("the skip connection has another shape", RuntimeError),
+        ("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [::1]:29500", RankLost),
+        ("Connection refused", RankLost),
+        ("Connection reset by peer", RankLost),
+    ):
+        with pytest.raises(kind) as raised, raising_rank_lost("in the forward pass"):
+            raise RuntimeError(message)
+        assert type(raised.value) is kind, message
 
 
 def test_engine_before_its_group_is_refused() -> None:
@@ -310,6 +336,49 @@ def test_a_checkpoint_loses_its_name_before_its_files(
     save(tmp_path, alone)
     assert ".step-00000000.removed" in removed
     assert "step-00000000" not in removed
+
+
+def test_a_distributed_checkpoint_refuses_what_it_cannot_load(
+    alone: DistributedEngine, tmp_path: Path
+) -> None:
+    with pytest.raises(TypeError, match="Path"):
+        save(tmp_path, alone, where=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_of_another_network_is_refused(
+    alone: DistributedEngine, tmp_path: Path
+) -> None:
+    path = save(tmp_path, alone)
+    wider = ranks.exact_network()
+    wider[2] = torch.nn.Linear(wider[2].in_features, 7)
+    longer = ranks.exact_network().append(torch.nn.BatchNorm1d(3, affine=False))
+    for network, message in (
+        (wider, r"has other shapes: 2.weight: .* for \(7, "),
+        (longer, r"lacks 3.running_mean"),
+    ):
+        engine = DistributedEngine(network, ranks.sgd, RECIPES["FP32"])
+        before = {name: value.clone() for name, value in network.state_dict().items()}
+        with pytest.raises(ValueError, match=message):
+            load(path, engine)
+        assert equal(network.state_dict(), before)
+
+
+@pytest.mark.parametrize("name", ["FP8 delayed", "NVFP4", "unit scaled"])
+def test_a_resumed_run_continues_with_its_scales(
+    alone: DistributedEngine, tmp_path: Path, name: str
+) -> None:
+    engine, resumed = (
+        DistributedEngine(ranks.exact_network(), ranks.sgd, RECIPES[name]) for _ in range(2)
+    )
+    batches = ranks.exact_batches(4)
+    ranks.train(engine, batches[:2])
+    load(save(tmp_path, engine), resumed)
+    for continued in (engine, resumed):
+        ranks.train(continued, batches[2:])
+    assert equal(resumed.weights.named_masters(), engine.weights.named_masters())
+    memories = [each.products.memory.shared_state() for each in (resumed, engine)]
+    assert memories[0] == memories[1]
 
 
 def test_no_sync_inside_no_sync_stays_unreduced(alone: DistributedEngine) -> None:

@@ -196,6 +196,15 @@ def test_worked_example_of_a_linear_layer_and_a_softmax() -> None:
     )
 
 
+def test_a_cast_of_a_part_of_a_result_starts_from_its_format() -> None:
+    def forward(model: nn.Module, x: Tensor) -> Tensor:
+        left, right = model.linear(x).chunk(2, -1)
+        return left.exp() + right
+
+    casts = explained(Custom(forward), torch.ones(2, 8)).casts
+    assert [(cast.source, cast.to, cast.bytes) for cast in casts[-1:]] == [("FP16", "FP32", 48)]
+
+
 class CustomLinear(nn.Linear):
     """A square layer without a bias whose forward pass is a given function.
 
@@ -501,6 +510,22 @@ def selects(model: nn.Module, x: Tensor) -> Tensor:
     return model.linear(x)[x > 0]  # the line
 
 
+def indices(model: nn.Module, x: Tensor) -> Tensor:
+    return model.linear(x) * len(torch.where(x > 0)[0])  # the line
+
+
+def classes(model: nn.Module, x: Tensor) -> Tensor:
+    return model.linear(x) * F.one_hot((x > 0).long()).shape[-1]  # the line
+
+
+def counts_up(model: nn.Module, x: Tensor) -> Tensor:
+    return model.linear(x) * torch.arange((x > 0).sum()).shape[0]  # the line
+
+
+def repeats(model: nn.Module, x: Tensor) -> Tensor:
+    return model.linear(x) * x.new_ones(1).expand((x > 0).sum()).shape[0]  # the line
+
+
 def draws_in_python(model: nn.Module, x: Tensor) -> Tensor:
     return model.linear(x) if random.random() < 0.5 else model.norm(x)
 
@@ -528,6 +553,10 @@ def another_format_inside(model: nn.Module, x: Tensor) -> Tensor:
 REFUSED: dict[Forward, str] = {
     branches: "__bool__ tells Python what is in a tensor",
     selects: "the shape of what __getitem__ returns depends on the numbers",
+    indices: "the shape of what where returns depends on the numbers",
+    classes: "the shape of what one_hot returns depends on the numbers",
+    counts_up: "the shape of what arange returns depends on the numbers",
+    repeats: "the shape of what expand returns depends on the numbers",
     draws_in_python: "Python's or numpy's random numbers",
     counts: "forward changes count",
     keeps_its_result: "forward changes kept",

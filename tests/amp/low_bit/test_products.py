@@ -30,6 +30,7 @@ from labkit.formats import (
     E3M2,
     E4M3,
     E5M2,
+    FP16,
     FP32,
     MXFP4,
     MXFP8,
@@ -453,6 +454,20 @@ def test_a_step_with_inf_is_skipped_under_a_loss_scale() -> None:
         assert not engine.step().stepped, name
 
 
+def test_a_first_gradient_of_any_size_gives_a_unit_scale() -> None:
+    """Its square may be beyond FP32's range, and inf or NaN gives no scale."""
+    for factor in (1e-30, 1.0, 1e25):
+        engine = engine_with(RECIPES["unit scaled"].products, nn.Linear(16, 16))
+        for broken in (math.nan, math.inf, 1.0):
+            engine.zero_grad()
+            with engine.forward():
+                loss = (engine(torch.ones(4, 16)) * (broken * factor)).sum()
+            engine.backward(loss)
+            assert engine.step().found_inf == (broken != 1.0), (factor, broken)
+        # all numbers of the gradient are `factor`, and the layer has a width of 16
+        assert engine.products.memory.loss_size == pytest.approx(4 * factor), factor
+
+
 def test_a_recurrent_layer_computes_on_rounded_operands() -> None:
     def rounded(t: torch.Tensor) -> torch.Tensor:
         """Return a tensor after rounding to E4M3 with a scale that maps its maximum to 448."""
@@ -473,6 +488,14 @@ def test_a_recurrent_layer_computes_on_rounded_operands() -> None:
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in lstm.parameters())
 
 
+def test_a_recurrent_layer_that_is_the_last_stays_fp32() -> None:
+    for recurrent in (nn.LSTM(16, 16, 2), nn.GRU(16, 16), nn.RNN(16, 16)):
+        x = torch.randn(5, 3, 16)
+        with engine_with(RECIPES["NVFP4"].products, recurrent).forward():
+            y, _ = recurrent(x)
+        assert torch.equal(y, recurrent(x)[0]), recurrent
+
+
 def test_recurrent_layer_accepts_functional_weights() -> None:
     lstm = nn.LSTM(8, 16)
     x = torch.randn(5, 3, 8, generator=torch.Generator().manual_seed(0))
@@ -487,6 +510,18 @@ def test_rotation_refuses_an_axis_that_is_not_of_a_matrix() -> None:
     for axis in (0, 1, -3):
         with pytest.raises(ValueError, match=f"expected -1 or -2, one of a matrix, got {axis}"):
             rotate(torch.ones(16, 16), axis)
+
+
+def test_a_product_format_takes_names_and_numbers_of_numpy() -> None:
+    assert ProductFormat("E4M3", torch.float8_e5m2) == RECIPES["FP8 current"].products
+    assert ProductFormat("mxfp8", "MXFP8", "none") == RECIPES["MXFP8"].products
+    history = ProductFormat(E4M3, E5M2, "delayed", history=np.int64(3)).history
+    assert type(history) is int
+    for options in ({"scale": "per tensor"}, {"scale": None}, {"last_in_fp32": "no"}):
+        with pytest.raises(TypeError, match=f"{next(iter(options))}: expected"):
+            ProductFormat(E4M3, E5M2, **options)
+    with pytest.raises(TypeError, match="gradient: expected a Format"):
+        ProductFormat(E4M3, None)
 
 
 def test_a_contradiction_is_refused_with_its_reason() -> None:
@@ -536,6 +571,15 @@ def test_a_layer_of_zeros_has_finite_gradients() -> None:
             engine.step()
 
 
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_a_layer_without_outputs_multiplies_as_in_fp32() -> None:
+    for name in SCALED:
+        model = nn.Sequential(nn.Linear(16, 0), nn.Linear(0, 4))
+        with engine_with(RECIPES[name].products, model).forward():
+            y = model(torch.ones(2, 16))
+        assert torch.equal(y, model(torch.ones(2, 16))), name
+
+
 def test_products_of_tiny_operands_do_not_overflow() -> None:
     """The scales of tiny operands are so large that their product nearly overflows FP32."""
     engine = engine_with(RECIPES["FP8 current"].products, nn.Linear(32, 4, bias=False))
@@ -583,6 +627,15 @@ def test_delayed_scales_recover_after_a_step_with_inf() -> None:
     assert stepped == [True, False, False, True, True]
 
 
+def test_a_scale_without_a_history_is_saved() -> None:
+    memory = engine_with(DELAYED, nn.Linear(2, 2)).products.memory
+    state = memory.state_dict()
+    state["scales"] = {"weight:input": 4.0}
+    memory.load_state_dict(state)
+    assert memory.scale("weight:input", 448.0) == 4.0
+    assert memory.state_dict()["scales"] == state["scales"]
+
+
 def test_inf_in_a_loaded_history_is_ignored() -> None:
     memory = Engine(nn.Linear(4, 2), SGD, RECIPES["FP8 delayed"]).products.memory
     state = memory.state_dict()
@@ -598,13 +651,25 @@ def test_rounding_refuses_values_that_are_not_in_fp32() -> None:
             round_saturating(values, E4M3)
         with pytest.raises(TypeError, match=f"expected a tensor in torch.float32, got {dtype}"):
             round_to_blocks(values, MXFP8)
+        with pytest.raises(TypeError, match="tensor: expected a tensor in"):
+            rotate(values, -1)
+
+
+def test_rounding_refuses_a_format_that_fp32_cannot_round_to() -> None:
+    values = torch.tensor([0.0, 1 / 3, -70000.0, 2.0**-24])
+    assert round_saturating(values, FP16).tolist() == values.clamp(-65504, 65504).half().tolist()
+    for format in ("FP64", "FP32", "TF32", "BF16", "E8M0"):
+        with pytest.raises(ValueError, match=f"at most the bits of FP16, got {format}"):
+            round_saturating(values, format)
 
 
 def test_rounding_in_blocks_refuses_what_has_no_tiles() -> None:
     for shape in ((), (32,)):
         with pytest.raises(ValueError, match="values: expected matrices, got shape"):
             round_to_blocks(torch.ones(shape), MXFP8)
-    for tile in ((0, 32), (1, -1)):
+        with pytest.raises(ValueError, match="tensor: expected matrices, got shape"):
+            rotate(torch.ones(shape), -1)
+    for tile in ((0, 32), (1, -1), 32, (1.0, 32), (1, 32, 1)):
         with pytest.raises(ValueError, match="tile: expected 1 row and 1 column or more"):
             round_to_blocks(torch.ones(2, 32), MXFP8, tile)
 
