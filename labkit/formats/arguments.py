@@ -180,7 +180,8 @@ def _with_article(type_name: str) -> str:
     """Return the name of a type with "a" or "an"; None without one."""
     if type_name == "NoneType":
         return "None"
-    article = "an" if type_name[0].lower() in "aeiou" else "a"
+    # the "n" of numpy's class is spoken as a letter
+    article = "an" if type_name[0].lower() in "aeiou" or type_name == "ndarray" else "a"
     return f"{article} {type_name}"
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from labkit.grading.exercise import Outcome
-from labkit.grading.sandbox.kinds import is_array, is_boolean_tensor, is_tensor
+from labkit.grading.sandbox.kinds import is_array, is_boolean_tensor, is_tensor, with_article
 from labkit.grading.sandbox.wire import Failure, Instance, Opaque
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ def difference(expected: object, got: object, ulps: int = 0, two_zeros: bool = F
         expected: The reference's answer.
         got: The learner's answer.
         ulps: The number of representable values of its own format by which a float may differ.
-        two_zeros: Whether the floats -0 and 0 differ. An int has one zero only.
+        two_zeros: Whether the floats -0 and 0 differ as answers; inside a list or a tensor, they
+            are equal. An int has one zero only.
 
     >>> difference([1.0, 2.0], (1, 2))
     >>> state = Instance("ScalerState", {"scale": 8.0})
@@ -309,12 +310,10 @@ def _kind(value: object) -> str:
     if is_tensor(value):
         return f"a tensor in {_name(value)}"
     if isinstance(value, Instance):
-        return f"a {value.name}"
+        return with_article(value.name)
     if isinstance(value, (bool, str, Opaque)) or value is None:
         return show(value)
-    name = type(value).__name__
-    article = "an" if name[0] in "aeiou" else "a"
-    return f"{article} {name} ({show(value)})"
+    return f"{with_article(type(value).__name__)} ({show(value)})"
 
 
 def _name(elements: torch.Tensor | np.ndarray[Any, Any]) -> str:

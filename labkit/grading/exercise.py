@@ -183,7 +183,8 @@ class Exercise:
         ulps: How far a float of the answer may lie from the reference; 0 where the arithmetic is
             exact.
         codes: Whether its integers are codes, which are shown in hexadecimal.
-        two_zeros: Whether -0 and 0 are different answers.
+        two_zeros: Whether the floats -0 and 0 are different answers; inside a list or a tensor,
+            they are equal.
         provides: Names that exist at grading even if the notebook's own imports are gone.
         former: The last arguments of the calls that an earlier form of the exercise did not have,
             with the values that this form implied.

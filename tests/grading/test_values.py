@@ -264,6 +264,9 @@ def test_names_of_results_are_those_of_the_docstring() -> None:
             Instance("ScalerConfig", {"scale": 8.0}),
             "got a ScalerConfig",
         ),
+        (1, Instance("AmpState", {"scale": 8.0}), "expected an int (1), got an AmpState"),
+        (np.ones(1), 1, "expected an ndarray (float64 array [1]: 1), got an int (1)"),
+        (1, load(dump(2**5000)), "expected an int (1), got an int of 4096 bits or more"),
         (
             1.0,
             Failure("error", "it stopped with KeyError: 1", "line 2: x"),

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from types import FunctionType
 
-from labkit.grading.sandbox.kinds import is_array, is_tensor
+from labkit.grading.sandbox.kinds import is_array, is_tensor, with_article
 from labkit.grading.sandbox.wire import Failure, Json, dump
 
 
@@ -100,12 +100,8 @@ def where(error: BaseException, filename: str) -> str:
 
 def _call_problem(function: object, call: str, arguments: tuple[object, ...]) -> str:
     if not callable(function):
-        name = type(function).__name__
-        article = "an" if name[0].lower() in "aeiou" else "a"
-        return (
-            f"expected a function, got {article} {name}: pass the function itself, without "
-            "parentheses"
-        )
+        kind = with_article(type(function).__name__)
+        return f"expected a function, got {kind}: pass the function itself, without parentheses"
     code = function.__code__ if isinstance(function, FunctionType) else None
     if code is not None and code.co_argcount == len(arguments) and not code.co_kwonlyargcount:
         # So are most answers; reading a signature takes as long as many a call.

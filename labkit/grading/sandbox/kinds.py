@@ -1,4 +1,4 @@
-"""Tests for arrays and tensors that import neither numpy nor torch.
+"""Kinds of values: tests for arrays and tensors that import neither numpy nor torch, and names.
 
 No value can be a tensor in a process that has not imported torch. So these tests ask the modules
 that are there, and where torch and numpy are not installed, they say no.
@@ -40,3 +40,14 @@ def is_numpy_scalar(value: object) -> TypeGuard[np.generic]:
 def is_boolean_tensor(value: object) -> TypeGuard[torch.Tensor]:
     """Return whether this is what `torch.isfinite(...).all()` returns: one boolean, as a tensor."""
     return is_tensor(value) and str(value.dtype) == "torch.bool" and value.dim() == 0
+
+
+def with_article(name: str) -> str:
+    """Return the name of a class with its article, for a sentence.
+
+    >>> with_article("int"), with_article("AmpState"), with_article("ndarray"), with_article("list")
+    ('an int', 'an AmpState', 'an ndarray', 'a list')
+    """
+    # The "n" of numpy's class is spoken as a letter.
+    article = "an" if name[0].lower() in "aeiou" or name == "ndarray" else "a"
+    return f"{article} {name}"

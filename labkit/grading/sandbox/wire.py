@@ -38,6 +38,8 @@ Json: TypeAlias = list[Any]
 # Packages whose dataclasses and enums have a form as an answer.
 OWN = ("labkit.", f"{PACKAGE}.")
 MAX_ITEMS = 1 << 20
+# Python converts integers of about 14,000 bits or less to text.
+MAX_INT_BITS = 4096
 # the classes of tensors that have a form as an answer; those of a subclass have none
 TENSORS = (("torch", "Tensor"), ("torch.nn.parameter", "Parameter"))
 
@@ -180,7 +182,7 @@ def _dump_scalar(value: object) -> Json:
         return ["none"]
     if kind is bool:
         return ["bool", value]
-    if kind is int and cast(int, value).bit_length() < 4096:
+    if kind is int and cast(int, value).bit_length() < MAX_INT_BITS:
         return ["int", str(value)]
     if kind is float:
         return ["float", cast(float, value).hex()]
@@ -192,6 +194,8 @@ def _dump_scalar(value: object) -> Json:
 def _description(value: object) -> str:
     """Return a description of a value that has no JSON form."""
     kind = type(value)
+    if kind is int:
+        return f"an int of {MAX_INT_BITS} bits or more"
     if kind.__name__ == "generator":
         return "a generator (`return` gives a value, `yield` does not)"
     if kind.__name__ in ("function", "builtin_function_or_method", "method"):
