@@ -13,9 +13,9 @@ large package does not hide a small one.
 notices each.
 """
 
+import argparse
 import ast
 import random
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -109,11 +109,19 @@ def planted(source: str, node: ast.expr | ast.stmt, becomes: str) -> tuple[str, 
 
 
 def main() -> None:
-    seed, count, *paths = sys.argv[1:]
-    generator = random.Random(int(seed))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("seed", type=int)
+    parser.add_argument("count", type=int, help="how many faults to draw")
+    parser.add_argument("paths", nargs="+", metavar="path", help="a package or a file of labkit")
+    arguments = parser.parse_args()
+    seed = arguments.seed
+    paths = arguments.paths
+    generator = random.Random(seed)
     drawn: set[tuple[str, str]] = set()
     choices = {}
     for path in paths:
+        if not (ROOT / path).exists():
+            parser.error(f"expected a package or a file, relative to {ROOT}, got {path}")
         files = sorted((ROOT / path).rglob("*.py")) if (ROOT / path).is_dir() else [ROOT / path]
         sources = {file: file.read_text(encoding="utf-8") for file in files}
         choices[path] = [
@@ -121,7 +129,13 @@ def main() -> None:
             for file, text in sources.items()
             for span in spans(ast.parse(text), text)
         ]
-    while len(drawn) < int(count):
+        if not choices[path]:
+            parser.error(f"expected Python files that have code, got {path}")
+    # The paths take turns.
+    most = len(paths) * min(map(len, choices.values()))
+    if arguments.count > most:
+        parser.error(f"expected a count of at most {most}, got {arguments.count}")
+    while len(drawn) < arguments.count:
         path = paths[len(drawn) % len(paths)]
         file, source, node, becomes = generator.choice(choices[path])
         was, changed = planted(source, node, becomes)

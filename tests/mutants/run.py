@@ -69,8 +69,19 @@ def copied(folder: Path) -> Path:
     return folder
 
 
-def run_tests(folder: Path, tests: tuple[str, ...]) -> tuple[int, str]:
-    """Run some tests on the copy in a folder; return pytest's exit status and what it said."""
+def run_tests(
+    folder: Path, tests: tuple[str, ...], timeout: float | None = TOO_LONG
+) -> tuple[int, str]:
+    """Run some tests on the copy in a folder; return pytest's exit status and what it said.
+
+    Args:
+        folder: The folder of the copy.
+        tests: The tests, as pytest names them.
+        timeout: The seconds after which the run is ended; None for no limit.
+
+    Raises:
+        subprocess.TimeoutExpired: The run took longer than `timeout`.
+    """
     # No bytecode: a file that was replaced within a second and has the same length would be taken
     # for the old one.
     here = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -86,7 +97,7 @@ def run_tests(folder: Path, tests: tuple[str, ...]) -> tuple[int, str]:
         *tests,
     ]
     done = subprocess.run(
-        call, cwd=folder, env=here, capture_output=True, text=True, timeout=TOO_LONG
+        call, cwd=folder, env=here, capture_output=True, text=True, timeout=timeout
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -142,15 +153,17 @@ def main() -> int:
         for f in faults()
         if not chosen.words or any(word in f.name + f.file for word in chosen.words)
     ]
+    if not some:
+        # pytest without a test would run all of them
+        arguments.error(f"no fault has one of the words {chosen.words} in its name or file")
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as scratch:
         folders: SimpleQueue[Path] = SimpleQueue()
         for number in range(chosen.processes):
             folders.put(copied(Path(scratch) / str(number)))
         whole = copied(Path(scratch) / "whole")
-        status, said = run_tests(
-            whole, tuple(sorted({test for fault in some for test in fault.tests}))
-        )
+        tests = sorted({test for fault in some for test in fault.tests})
+        status, said = run_tests(whole, tuple(tests), timeout=None)
         if status:
             print(
                 f"The tests must pass before a fault is planted, and they do not:\n{said[-3000:]}"
