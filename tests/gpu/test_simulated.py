@@ -26,12 +26,23 @@ from tests.gpu.simulated.refusals import REFUSALS, Refusal
 # ---- on the card
 
 
-def a_tensor_says_cuda_and_computes_as_the_cpu_does() -> None:
+def a_tensor_is_on_the_first_card() -> None:
     x = torch.tensor([1.0, 2.0, 3.0], device="cuda")
     assert str(x.device) == "cuda:0"
-    assert (x * 2 + 1).cpu().tolist() == [3.0, 5.0, 7.0]
     assert torch.cuda.get_device_name() == "Tesla T4 (simulated)"
-    assert torch.cuda.memory_allocated() == 512
+
+
+def a_small_tensor_takes_512_bytes() -> None:
+    before = torch.cuda.memory_allocated()
+    x = torch.tensor([1.0, 2.0, 3.0], device="cuda")
+    assert torch.cuda.memory_allocated() - before == 512
+    del x
+    assert torch.cuda.memory_allocated() == before
+
+
+def the_card_computes_as_the_cpu_does() -> None:
+    x = torch.tensor([1.0, 2.0, 3.0], device="cuda")
+    assert (x * 2 + 1).cpu().tolist() == [3.0, 5.0, 7.0]
 
 
 def the_fused_cell_agrees_with_the_cpu() -> None:
@@ -46,14 +57,24 @@ def the_fused_cell_agrees_with_the_cpu() -> None:
     torch.testing.assert_close(gradients("cuda"), gradients("cpu"), rtol=1e-5, atol=1e-6)
 
 
-def a_full_card_raises_and_can_be_used_again() -> None:
+def a_tensor_that_does_not_fit_raises_as_cuda_does() -> None:
+    from tests.gpu.simulated.runtime import limited_memory
+
+    out_of_memory = pytest.raises(
+        torch.OutOfMemoryError, match=r"^CUDA out of memory. Tried to allocate"
+    )
+    with limited_memory(4096), out_of_memory:
+        torch.randn(4096, device="cuda")
+
+
+def a_full_card_can_be_used_again() -> None:
     from tests.gpu.simulated.runtime import limited_memory
 
     kept = torch.ones(256, device="cuda")
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     with limited_memory(4096):
-        with pytest.raises(torch.OutOfMemoryError, match=r"^CUDA out of memory. Tried to allocate"):
+        with pytest.raises(torch.OutOfMemoryError):
             torch.randn(4096, device="cuda")
         fits = torch.ones(1024, device="cuda")
     assert torch.cuda.max_memory_allocated() - before == 4096
@@ -62,21 +83,33 @@ def a_full_card_raises_and_can_be_used_again() -> None:
     assert (kept + 1).sum().item() == 512
 
 
-def random_numbers_are_the_cards_own_with_a_state_of_16_bytes() -> None:
-    torch.manual_seed(3)
+def random_numbers_of_the_card_leave_the_hosts_state() -> None:
     host = torch.get_rng_state()
-    first = torch.rand(4, device="cuda").tolist()
+    torch.rand(4, device="cuda")
+    F.dropout(torch.ones(100, device="cuda"))
+    assert torch.equal(host, torch.get_rng_state())
+
+
+def random_numbers_of_the_card_are_not_the_hosts() -> None:
+    torch.manual_seed(3)
+    on_card = torch.rand(4, device="cuda").tolist()
+    torch.manual_seed(3)
+    assert torch.rand(4).tolist() != on_card
+
+
+def a_generator_of_the_card_draws_as_its_seed_does() -> None:
+    torch.manual_seed(3)
+    drawn = torch.rand(4, device="cuda")
+    generator = torch.Generator("cuda").manual_seed(3)
+    assert torch.equal(torch.rand(4, device="cuda", generator=generator), drawn)
+
+
+def the_cards_random_state_of_16_bytes_can_be_restored() -> None:
     state = torch.cuda.get_rng_state()
     assert state.numel() == 16
     dropped = F.dropout(torch.ones(100, device="cuda"))
     torch.cuda.set_rng_state(state)
     assert torch.equal(dropped, F.dropout(torch.ones(100, device="cuda")))
-    assert torch.equal(host, torch.get_rng_state())
-    assert (
-        torch.rand(4, device="cuda", generator=torch.Generator("cuda").manual_seed(3)).tolist()
-        == first
-    )
-    assert torch.rand(4).tolist() != first
 
 
 def operations_waits_and_copies_are_counted() -> None:
@@ -133,10 +166,16 @@ def fails() -> None:
 
 
 ON_CARD = (
-    a_tensor_says_cuda_and_computes_as_the_cpu_does,
+    a_tensor_is_on_the_first_card,
+    a_small_tensor_takes_512_bytes,
+    the_card_computes_as_the_cpu_does,
     the_fused_cell_agrees_with_the_cpu,
-    a_full_card_raises_and_can_be_used_again,
-    random_numbers_are_the_cards_own_with_a_state_of_16_bytes,
+    a_tensor_that_does_not_fit_raises_as_cuda_does,
+    a_full_card_can_be_used_again,
+    random_numbers_of_the_card_leave_the_hosts_state,
+    random_numbers_of_the_card_are_not_the_hosts,
+    a_generator_of_the_card_draws_as_its_seed_does,
+    the_cards_random_state_of_16_bytes_can_be_restored,
     operations_waits_and_copies_are_counted,
     nothing_simulated_is_written_into_the_labs_data,
 )
