@@ -150,18 +150,22 @@ def test_each_broken_training_has_a_finding_with_its_fault(names: list[str]) -> 
     assert not wrong
 
 
-def test_error_is_reported_with_its_line_and_fault() -> None:
-    before = (
-        torch.autograd.backward,
-        torch.amp.GradScaler.step,
-        torch.amp.autocast_mode.autocast.__enter__,
-    )
+def test_torchs_functions_are_restored_after_an_error() -> None:
+    def hooked() -> tuple[object, ...]:
+        return (
+            torch.autograd.backward,
+            torch.amp.GradScaler.step,
+            torch.amp.autocast_mode.autocast.__enter__,
+        )
+
+    before = hooked()
     report = diagnosed("mask_constant", fixed=False)
-    assert before == (
-        torch.autograd.backward,
-        torch.amp.GradScaler.step,
-        torch.amp.autocast_mode.autocast.__enter__,
-    )
+    assert report.findings[0].name == "exception"
+    assert hooked() == before
+
+
+def test_error_is_reported_with_its_line_and_fault() -> None:
+    report = diagnosed("mask_constant", fixed=False)
     (first, *_) = report.findings
     assert first.name == "exception"
     assert first.status == Status.BAD

@@ -256,8 +256,11 @@ def test_operands_that_are_not_values_of_the_format_are_refused():
         add(1.0, 1.0, FP16, Rounding.STOCHASTIC)
 
 
-def test_operands_are_broadcast_and_may_be_empty():
+def test_operands_are_broadcast():
     assert add(np.ones((3, 1)), np.ones(4), FP16).value.shape == (3, 4)
+
+
+def test_operands_may_be_empty():
     assert multiply([], [], FP16).value.shape == (0,)
     assert fused_multiply_add([], 1.0, 1.0, FP64).value.shape == (0,)
 
@@ -297,11 +300,28 @@ def test_compensated_sum_equals_kahan_s_loop_in_float32():
     assert sum_compensated(values, FP32).value == float(total)
 
 
-def test_sums_run_along_the_last_axis_and_may_be_empty():
+each_summation = pytest.mark.parametrize(
+    "summation", [sum_sequential, sum_pairwise, sum_compensated]
+)
+
+
+@each_summation
+def test_sums_run_along_the_last_axis(summation):
     grid = np.arange(12.0).reshape(3, 4)
-    for summation in (sum_sequential, sum_pairwise, sum_compensated):
-        assert summation(grid, FP16).value.tolist() == grid.sum(-1).tolist(), summation
-        assert summation([], FP16).value == 0
-        assert summation([2.5], FP16).value == 2.5
-        with pytest.raises(ValueError, match="an array with an axis to sum along"):
-            summation(1.0, FP16)
+    assert summation(grid, FP16).value.tolist() == grid.sum(-1).tolist()
+
+
+@each_summation
+def test_a_sum_of_nothing_is_zero(summation):
+    assert summation([], FP16).value == 0
+
+
+@each_summation
+def test_a_sum_of_one_number_is_that_number(summation):
+    assert summation([2.5], FP16).value == 2.5
+
+
+@each_summation
+def test_a_number_without_an_axis_has_no_sum(summation):
+    with pytest.raises(ValueError, match="an array with an axis to sum along"):
+        summation(1.0, FP16)

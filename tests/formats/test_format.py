@@ -74,12 +74,20 @@ def test_derived_numbers_equal_ml_dtypes_and_gfloat(dtype_of, gfloat_row):
             assert format.epsilon == float(info.eps), format
 
 
-def test_a_custom_format_is_immutable_and_hashable():
+def test_a_custom_format_has_derived_numbers():
     mine = Format("mine", exponent_bits=4, significand_bits=7)
     assert mine.bits == 12
     assert mine.bias == 7
     assert mine.max == 255
+
+
+def test_equal_formats_have_the_same_hash():
+    mine = Format("mine", exponent_bits=4, significand_bits=7)
     assert {mine: "kept"}[Format("mine", 4, 7)] == "kept"
+
+
+def test_a_custom_format_is_immutable():
+    mine = Format("mine", exponent_bits=4, significand_bits=7)
     with pytest.raises(dataclasses.FrozenInstanceError):
         mine.exponent_bits = 5
 
@@ -283,11 +291,17 @@ def test_fp32_and_fp64_codes_equal_numpy_s(assert_same_bits, format, native):
     assert np.array_equal(encode(wanted[known], format), codes[known])
 
 
-def test_shapes_are_kept_and_memory_layout_does_not_matter():
+def test_shapes_are_kept():
     assert decode(0x3C00, FP16).shape == ()
     assert decode(np.uint16(0x3C00), FP16).shape == ()
     assert decode([], FP16).shape == (0,)
+
+
+def test_codes_of_no_numbers_have_their_dtype():
     assert encode([], FP16).dtype == np.uint16
+
+
+def test_memory_layout_does_not_matter():
     grid = np.arange(12).reshape(3, 4)
     assert np.array_equal(decode(grid[:, ::2].T, FP16), decode(grid, FP16)[:, ::2].T)
     assert np.array_equal(encode(np.eye(3)[::-1, ::2], E4M3), encode(np.eye(3), E4M3)[::-1, ::2])

@@ -163,10 +163,14 @@ def test_rounding_keeps_types_and_shapes():
     assert round_to(np.ones((0, 3), np.float32), FP16).shape == (0, 3)
 
 
-def test_rounding_reads_views_and_writes_no_input():
+def test_rounding_reads_views():
+    grid = np.linspace(0, 1, 20, dtype=np.float32).reshape(4, 5)
+    assert np.array_equal(round_to(grid.T[::2], E5M2), round_to(grid, E5M2).T[::2])
+
+
+def test_rounding_returns_memory_of_its_own():
     grid = np.linspace(0, 1, 20, dtype=np.float32).reshape(4, 5)
     before = grid.copy()
-    assert np.array_equal(round_to(grid.T[::2], E5M2), round_to(before, E5M2).T[::2])
     round_to(grid, FP32)[:] = 7
     assert np.array_equal(grid, before)
 
@@ -279,13 +283,21 @@ def test_invalid_text_is_refused(text, explanation):
         parse(text, FP16)
 
 
-def test_text_is_rounded_once_and_in_any_mode():
-    # Slightly more than the tie 1 + 2^-11; float64 would round it to the tie.
-    above_a_tie = "1.00048828125000000000000000000001"
-    assert parse(above_a_tie, FP16).value == 1 + 2**-10
-    assert parse(above_a_tie, FP16, Rounding.TOWARD_ZERO).value == 1.0
+# Slightly more than the tie 1 + 2^-11; float64 would round it to the tie.
+ABOVE_A_TIE = "1.00048828125000000000000000000001"
+
+
+def test_text_is_rounded_once():
+    assert parse(ABOVE_A_TIE, FP16).value == 1 + 2**-10
+
+
+def test_text_is_rounded_in_the_mode_of_the_call():
+    assert parse(ABOVE_A_TIE, FP16, Rounding.TOWARD_ZERO).value == 1.0
     assert parse("-1/3", FP16, Rounding.TOWARD_NEGATIVE).value == -0.33349609375
     assert parse("1e6", FP16, overflow=Overflow.SATURATE).value == 65504
+
+
+def test_the_exact_number_of_a_text_is_kept():
     assert parse("0.1", FP16).exact == Fraction(1, 10)
 
 

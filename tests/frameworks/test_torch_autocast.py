@@ -218,7 +218,7 @@ def test_unsupported_dtype_or_device_warns_and_disables(monkeypatch):
         assert messages[1].startswith(messages[0])
 
 
-def test_regions_nest_and_can_be_entered_again():
+def test_a_region_ends_inside_of_another_one():
     with fp16():
         assert is_autocast_enabled("cpu")
         assert not is_autocast_enabled("cuda")
@@ -229,6 +229,9 @@ def test_regions_nest_and_can_be_entered_again():
                 assert (A @ B).dtype == torch.bfloat16
             assert (A @ B).dtype == torch.float32
         assert (A @ B).dtype == torch.float16
+
+
+def test_a_region_that_is_entered_twice_ends_after_an_error():
     region = fp16()
     with pytest.raises(ZeroDivisionError), region, region:
         raise ZeroDivisionError

@@ -125,20 +125,34 @@ def test_operands_are_rounded_and_biases_are_not(name: str) -> None:
     assert float((ours - func(*exact)).abs().max()) > 1e-5
 
 
-@pytest.mark.parametrize(
+each_sum_with_an_addend = pytest.mark.parametrize(
     "func", [torch.addmm, torch.addmv, torch.baddbmm, torch.addbmm, torch.addr]
 )
+
+
+def operands_of(func: Any) -> tuple[Tensor, Tensor]:
+    """Return the two operands of a product with an addend."""
+    operands = {"addmm": (A[0], B[0]), "addmv": (A[0], V), "addr": (V, V + 1)}
+    return operands.get(func.__name__, (A, B))
+
+
+@each_sum_with_an_addend
 def test_operands_are_rounded_and_addends_are_not(func: Any) -> None:
-    a, b = {"addmm": (A[0], B[0]), "addmv": (A[0], V), "addr": (V, V + 1)}.get(
-        func.__name__, (A, B)
-    )
+    a, b = operands_of(func)
     c = draw(func(torch.zeros(()), a, b).shape)
     with tf32_products("cpu"):
         ours = func(c, a, b, beta=0.5, alpha=3)
-        without_addend = func(torch.full_like(c, torch.nan), a, b, beta=0)
     want = func(c.double(), rounded(a), rounded(b), beta=0.5, alpha=3)
     assert torch.allclose(ours.double(), want, rtol=3e-6, atol=3e-6)
-    assert without_addend.isfinite().all()
+
+
+@each_sum_with_an_addend
+def test_an_addend_with_a_factor_of_0_is_not_read(func: Any) -> None:
+    a, b = operands_of(func)
+    nothing = torch.full_like(func(torch.zeros(()), a, b), torch.nan)
+    with tf32_products("cpu"):
+        product = func(nothing, a, b, beta=0)
+    assert product.isfinite().all()
 
 
 def test_products_of_attention_are_rounded_but_not_the_softmax() -> None:

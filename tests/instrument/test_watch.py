@@ -295,24 +295,45 @@ def test_no_hook_stays_however_the_block_ends():
         assert reference() is None, end
 
 
-def test_report_is_saved_loaded_and_compared(tmp_path):
+@pytest.fixture
+def report_of_3_steps():
+    """The report of a watch that sampled the first and the last of 3 steps."""
     model = Net()
     with watch(model, every=2) as w:
         scaled(model, 3)
-    report = w.report()
-    folder = report.save(tmp_path / "watched")
-    assert Report.load(folder) == report
+    return w.report()
+
+
+def test_a_report_that_was_saved_loads_as_it_was(report_of_3_steps, tmp_path):
+    folder = report_of_3_steps.save(tmp_path / "watched")
     assert {path.name for path in folder.iterdir()} == {"report.html", "report.json", "report.txt"}
+    assert Report.load(folder) == report_of_3_steps
+
+
+def test_the_page_of_a_report_has_its_text_and_a_figure(report_of_3_steps, tmp_path):
+    folder = report_of_3_steps.save(tmp_path / "watched")
     page = (folder / "report.html").read_text(encoding="utf-8")
+    for text in (report_of_3_steps.summary, "in use", "What FP16 loses", "Histograms"):
+        assert text in page
     for text in ("<svg", "light-dark(", "first.weight"):
         assert text in page
+
+
+def test_the_page_of_a_report_has_no_address_and_no_script(report_of_3_steps, tmp_path):
+    folder = report_of_3_steps.save(tmp_path / "watched")
+    page = (folder / "report.html").read_text(encoding="utf-8")
     assert "http" not in page
     assert "<script" not in page
-    for text in (report.summary, "in use", "What FP16 loses", "Histograms"):
-        assert text in page
+
+
+def test_the_text_of_a_report_counts_its_steps(report_of_3_steps, tmp_path):
+    folder = report_of_3_steps.save(tmp_path / "watched")
     assert "3 steps, 2 sampled, 0 skipped" in (folder / "report.txt").read_text()
+
+
+def test_histograms_of_a_step_that_was_not_watched_are_refused(report_of_3_steps):
     with pytest.raises(ValueError, match=r"step 1 was not watched; watched: 0, 2"):
-        report.histograms("weights", step=1)
+        report_of_3_steps.histograms("weights", step=1)
 
 
 @pytest.mark.parametrize("scale", [float("inf"), float("nan"), 0.0, -2.0])

@@ -334,6 +334,17 @@ def test_command_uses_the_gpu_and_says_so(
         assert text in printed
     assert "Steps a second on Stand-in T4: FP32 " in printed
     assert record_path(tmp_path / "stand-in-t4", "digits", "O1", 0).exists()
+
+
+def test_command_can_choose_the_cpu_beside_a_gpu(
+    stand_in: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    short = {"digits": replace(THIRTEEN_STEPS, name="digits")}
+    monkeypatch.setattr("labkit.commands.compare.ALL_TASKS", short)
+    words = f"compare digits --recipes FP32 --seeds 0 --folder {tmp_path}".split()
     assert cli.main([*words, "--device", "cpu", "--workers", "1"]) == 0
     assert "digits on CPU, emulated. FP16 products are emulated" in capsys.readouterr().out
 

@@ -185,6 +185,9 @@ def test_nan_is_black_and_shades_are_clamped() -> None:
     assert picture.height == 1
     assert picture.width == 5
     assert shades(picture).tolist() == [[0, 0, 128 / 255, 1, 1]]
+
+
+def test_a_picture_of_three_dimensions_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"expected a tensor \[height, width\], got one of shape \[1, 2, 2\]"
     ):
