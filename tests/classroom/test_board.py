@@ -136,18 +136,27 @@ def address(room: Path, tmp_path: Path) -> Iterator[str]:
     server.server_close()
 
 
-def test_the_server_answers_the_page_its_state_and_nothing_else(
-    address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_server_answers_with_the_state_of_the_class(address: str) -> None:
     with urllib.request.urlopen(f"{address}/state", timeout=30 * slowness()) as answer:
         assert json.load(answer)["leaders"][0][:3] == [1, "bob", 8]
+
+
+def test_the_page_of_the_board_loads_nothing_from_elsewhere(address: str) -> None:
     with urllib.request.urlopen(address, timeout=30 * slowness()) as answer:
         text = answer.read().decode()
     assert "What the class thinks" in text
-    assert "http" not in text.split("<body>")[1], "it asks nobody else"
-    for path in ("/../g.csv.kept", "/labkit-answers.jsonl", "/state/x"):
-        with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(address + path, timeout=30 * slowness())
+    assert "http" not in text.split("<body>")[1]
+
+
+@pytest.mark.parametrize("path", ["/../g.csv.kept", "/labkit-answers.jsonl", "/state/x"])
+def test_the_server_answers_no_other_path(address: str, path: str) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(address + path, timeout=30 * slowness())
+
+
+def test_a_board_of_a_missing_folder_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["board", str(tmp_path / "none")]) == 2
     assert "there is no folder" in capsys.readouterr().err
 

@@ -264,21 +264,47 @@ def test_watch_counts_skips_of_an_optimizer_outside_of_torch():
 # --- facts of masters that the equal trainings above do not show ---
 
 
-def test_masters_take_over_state_and_edits():
+@pytest.fixture
+def half_and_own():
+    """A parameter in FP16, one in FP32, and their optimizer with momentum of the first."""
     half = nn.Parameter(torch.ones(2).half())
     own = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([half, own], lr=1.0, momentum=0.5)
     optimizer.state[half]["momentum_buffer"] = torch.ones(2).half()
-    steps = Steps(optimizer, masters=True)
-    master, same = optimizer.param_groups[0]["params"]
-    assert same is own
+    return half, own, optimizer
+
+
+def test_an_fp32_parameter_is_its_own_master(half_and_own):
+    _, own, optimizer = half_and_own
+    Steps(optimizer, masters=True)
+    assert optimizer.param_groups[0]["params"][1] is own
+
+
+def test_a_master_takes_over_the_state_in_fp32(half_and_own):
+    _, _, optimizer = half_and_own
+    Steps(optimizer, masters=True)
+    master = optimizer.param_groups[0]["params"][0]
     assert optimizer.state[master]["momentum_buffer"].dtype is torch.float32
+    assert optimizer.state[master]["momentum_buffer"].tolist() == [1.0, 1.0]
+
+
+def test_an_edit_of_a_parameter_reaches_its_master(half_and_own):
+    half, _, optimizer = half_and_own
+    steps = Steps(optimizer, masters=True)
     half.data.fill_(3.0)
     steps.before_backward()
-    assert master.tolist() == [3.0, 3.0]
+    assert optimizer.param_groups[0]["params"][0].tolist() == [3.0, 3.0]
+
+
+def test_only_masters_of_halves_forget_their_gradients(half_and_own):
+    """The model's zero_grad deletes the gradient of an FP32 parameter."""
+    half, own, optimizer = half_and_own
+    steps = Steps(optimizer, masters=True)
+    steps.before_backward()
     (half.float().sum() + own.sum()).backward()
     assert not steps.unscale(1.0)
+    master = optimizer.param_groups[0]["params"][0]
+    assert master.grad.tolist() == [1.0, 1.0]
     steps.forget()
     assert master.grad is None
-    # An FP32 parameter is its own master; the model's zero_grad deletes its gradient.
     assert own.grad.tolist() == [1.0, 1.0]

@@ -167,19 +167,32 @@ def test_disabled_scaler_changes_nothing(make_scaler):
     assert not pickle.loads(pickle.dumps(scaler)).is_enabled()
 
 
-def test_step_passes_arguments_and_result_through(make_scaler):
-    class Returning(torch.optim.SGD):
-        def step(self, *args, **kwargs):
-            return args, kwargs
+class Returning(torch.optim.SGD):
+    """An optimizer whose step returns its arguments."""
 
+    def step(self, *args, **kwargs):
+        return args, kwargs
+
+
+def test_step_passes_arguments_to_the_optimizer(make_scaler):
     scaler = make_scaler()
     weight, _ = weight_and_optimizer()
     scaler.scale(weight.sum())
     assert scaler.step(Returning([weight]), 1, None, two=2) == ((1, None), {"two": 2})
-    scaler.update()
+
+
+def test_a_skipped_step_returns_none(make_scaler):
+    scaler = make_scaler()
+    weight, _ = weight_and_optimizer()
+    scaler.scale(weight.sum())
     weight.grad.fill_(math.nan)
     assert scaler.step(Returning([weight]), 1, two=2) is None
-    assert make_scaler(enabled=False).step(Returning([weight]), 1, two=2) == ((1,), {"two": 2})
+
+
+def test_step_of_a_disabled_scaler_passes_arguments_on(make_scaler):
+    weight, _ = weight_and_optimizer()
+    scaler = make_scaler(enabled=False)
+    assert scaler.step(Returning([weight]), 1, two=2) == ((1,), {"two": 2})
 
 
 def test_scaled_outputs_keep_their_containers(make_scaler):
