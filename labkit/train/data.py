@@ -13,7 +13,8 @@
 
 Invariant: the first 1,400 digits are for training, the others for testing, in composites too. A
 seed generates the same data everywhere; the text depends on the version of Python, which a record
-names. MNIST and CIFAR-10 keep their split and order. Pixels are FP32 between 0 and 1.
+names. MNIST and CIFAR-10 keep their split and order. Pixels are FP32, between 0 and 1 except where
+noise is added and in the dark picture.
 
 Source: data/README.md; yann.lecun.com/exdb/mnist (IDX format), cs.toronto.edu/~kriz/cifar.html
     (binary version).
@@ -43,7 +44,10 @@ DIGIT_SIZE = 8
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Training and test data of a task: FP32 inputs and targets, examples first."""
+    """Training and test data of a task, examples first.
+
+    Inputs are FP32, or indices of characters; targets are FP32, or numbers of classes.
+    """
 
     train_inputs: Tensor
     train_targets: Tensor

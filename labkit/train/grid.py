@@ -19,6 +19,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -107,10 +108,17 @@ def _gather(value: _Gathered) -> list[_Gathered]:
 def record_path(folder: Path, task: str, recipe: str, seed: int) -> Path:
     """Return the path of a run's record: FOLDER/task/recipe-seed0.json.
 
+    Other characters than letters, digits and `.+-_` become hyphens.
+
     >>> record_path(Path("runs"), "digits", "FP16 static", 2).as_posix()
     'runs/digits/fp16-static-seed2.json'
     """
-    return folder / task / f"{recipe.lower().replace(' ', '-')}-seed{seed}.json"
+    return folder / _in_path(task) / f"{_in_path(recipe.lower())}-seed{seed}.json"
+
+
+def _in_path(name: str) -> str:
+    """Return a name without the characters that separate folders or are not allowed in a path."""
+    return re.sub(r"[^\w.+-]", "-", name)
 
 
 def device_folder(folder: Path, device: torch.device | str | Place | None) -> Path:
@@ -146,7 +154,7 @@ def train_grid(
     task: Task | str,
     recipes: Iterable[Recipe | str],
     seeds: Iterable[int],
-    folder: Path,
+    folder: Path | str,
     *,
     device: torch.device | str | Place | None = "cpu",
     workers: int | None = None,
@@ -174,11 +182,17 @@ def train_grid(
         stop: called before each run; True ends the grid, and the available records are returned.
 
     Raises:
+        TypeError: a seed or `workers` is not an int.
         ValueError: a record in `folder` has another fingerprint or device; two different recipes
-            have one name; workers is less than 1; this machine has no such device; task or recipe
-            has no `fingerprint`.
+            have one name, or names whose records would have one path; workers is less than 1; this
+            machine has no such device; task or recipe has no `fingerprint`.
     """
     require_kind(seeds, Iterable, "seeds", "Pass a list of seeds")
+    seeds = list(seeds)
+    for seed in seeds:
+        require_kind(seed, int, "seed")
+    if workers is not None:
+        require_kind(workers, int, "workers")
     if workers is not None and (workers < 1 or under_torchrun()):
         expected = "workers >= 1"
         if under_torchrun():
@@ -186,18 +200,12 @@ def train_grid(
         raise ValueError(f"expected {expected}, got workers={workers}")
     task = as_task(task)
     where = place(device)
-    folder = device_folder(folder, where)
+    folder = device_folder(Path(folder), where)
     unique: list[Recipe] = []
     for recipe in as_recipes(recipes):
         if recipe not in unique:
             unique.append(recipe)
-    names = [recipe.name for recipe in unique]
-    ambiguous = {name for name in names if names.count(name) > 1}
-    if ambiguous:
-        raise ValueError(
-            f"expected different names for different recipes, got {', '.join(sorted(ambiguous))} "
-            "twice"
-        )
+    _require_different_paths(unique)
     runs = [(recipe, seed) for seed in dict.fromkeys(seeds) for recipe in unique]
     saved = {run: _load_saved(task, *run, folder, where) for run in runs}
     missing = [run for run, record in saved.items() if record is None]
@@ -217,6 +225,19 @@ def train_grid(
         if progress is not None:
             progress(record)
     return [found[recipe.name, seed] for recipe, seed in runs if (recipe.name, seed) in found]
+
+
+def _require_different_paths(recipes: Sequence[Recipe]) -> None:
+    """Raise a ValueError if the records of two recipes would have the same path."""
+    by_path: dict[str, str] = {}
+    for recipe in recipes:
+        path = _in_path(recipe.name.lower())
+        if path in by_path:
+            raise ValueError(
+                f"expected different names for different recipes, got {by_path[path]!r} and "
+                f"{recipe.name!r}: their records would have the same path"
+            )
+        by_path[path] = recipe.name
 
 
 def _load_saved(

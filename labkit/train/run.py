@@ -11,6 +11,7 @@ included.
 from __future__ import annotations
 
 import copy
+import operator
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -153,6 +154,8 @@ class TrainingRun:
         measure_every: int = MEASURE_EVERY,
     ) -> None:
         require_kind(seed, int, "seed")
+        # generators of torch refuse numbers of numpy
+        seed = operator.index(seed)
         task = as_task(task)
         recipe = as_recipe(recipe)
         self.task = task

@@ -105,11 +105,35 @@ def test_a_grid_can_be_stopped_and_runs_no_pair_twice(tmp_path: Path) -> None:
 
 
 def test_invalid_grids_are_refused_before_they_run(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="different names for different recipes, got FP32 twice"):
+    with pytest.raises(ValueError, match="different recipes, got 'FP32' and 'FP32'"):
         train_grid(SHORT, [FP32, replace(O1, name="FP32")], [0], tmp_path, workers=1)
     with pytest.raises(ValueError, match="expected workers >= 1"):
         train_grid(SHORT, [FP32], [0], tmp_path, workers=0)
+    with pytest.raises(TypeError, match=r"workers: expected an int, got 1\.5"):
+        train_grid(SHORT, [FP32], [0], tmp_path, workers=1.5)
+    with pytest.raises(TypeError, match=r"seed: expected an int, got 1\.0"):
+        train_grid(SHORT, [FP32], [0, 1.0], tmp_path, workers=1)
     assert not list(tmp_path.iterdir())
+
+
+def test_recipes_whose_records_share_a_path_are_refused(tmp_path: Path) -> None:
+    """The record of the second one would replace that of the first."""
+    recipes = [replace(FP32, name="my recipe"), replace(O1, name="My-Recipe")]
+    with pytest.raises(ValueError, match="got 'my recipe' and 'My-Recipe': their records"):
+        train_grid(SHORT, recipes, [0], tmp_path, workers=1)
+
+
+def test_a_recipes_name_leads_out_of_no_folder(tmp_path: Path) -> None:
+    recipe = replace(FP32, name="../E4M3/E5M2")
+    train_grid(SHORT, [recipe], [0], tmp_path / "runs", workers=1)
+    (path,) = tmp_path.rglob("*.json")
+    assert path == tmp_path / "runs" / SHORT.name / "..-e4m3-e5m2-seed0.json"
+
+
+def test_a_seed_may_be_a_number_of_numpy(tmp_path: Path) -> None:
+    (record,) = train_grid(SHORT, [FP32], [np.int64(2)], str(tmp_path), workers=1)
+    assert type(record.seed) is int
+    assert load(record_path(tmp_path, SHORT.name, "FP32", 2)) == record
 
 
 def test_a_record_of_changed_settings_is_not_reused(tmp_path: Path) -> None:
