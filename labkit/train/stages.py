@@ -120,6 +120,7 @@ class _ObservedStep:
         before: the weights of the model before the step.
         after: the weights of the model after the step.
         updates: the changes of the weights that the optimizer steps.
+        moved: how many of these weights changed.
         outputs: the output of each layer.
         output_gradients: the gradient of each layer's output.
         gradients: the gradients of the weights by name, at each moment of the step.
@@ -140,9 +141,11 @@ class _ObservedStep:
         ):
             self.loss, self.report = run.take_step()
         self.output_gradients = probed.gradients
-        self.updates = [
-            new.detach() - old for new, old in zip(weights.master_weights, masters, strict=True)
-        ]
+        self.updates = []
+        self.moved = 0
+        for new, old in zip(weights.master_weights, masters, strict=True):
+            self.updates.append(new.detach() - old)
+            self.moved += _changed(new.detach(), old)
         self.after = [weight.detach() for weight in weights.model_weights]
 
     def _keep_output(self, name: str, output: Tensor) -> None:
@@ -170,8 +173,8 @@ class _ObservedStep:
             stepped=self.report.stepped,
             scale_after=self.run.scaler.scale,
             weights=sum(weight.numel() for weight in self.after),
-            moved=sum(int((update != 0).sum()) for update in self.updates),
-            model_moved=sum(int((new != old).sum()) for new, old in pairs),
+            moved=self.moved,
+            model_moved=sum(_changed(new, old) for new, old in pairs),
         )
 
     def _tensors_of_stages(self) -> list[dict[str, Tensor]]:
@@ -235,6 +238,12 @@ def summarize(name: str, tensor: Tensor) -> TensorSummary:
         zeros=int((size == 0).sum()),
         non_finite=int((~size.isfinite()).sum()),
     )
+
+
+def _changed(new: Tensor, old: Tensor) -> int:
+    """Return how many elements changed; NaN that stays NaN did not."""
+    both_nan = new.isnan() & old.isnan()
+    return int(((new != old) & ~both_nan).sum())
 
 
 def _grouped(tensors: Iterable[Tensor], layers: Iterable[str], mark: str = "") -> dict[str, Tensor]:

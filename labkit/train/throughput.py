@@ -49,7 +49,8 @@ def steps_per_second(
             continue. None raises the exception.
 
     Raises:
-        ValueError: steps or rounds is less than 1, or this machine has no such device.
+        ValueError: steps or rounds is less than 1, two different recipes have one name, or this
+            machine has no such device.
 
     >>> from labkit.amp import RECIPES
     >>> from labkit.train import TASKS
@@ -64,6 +65,12 @@ def steps_per_second(
     chosen = as_recipes(recipes)
     if min(steps, rounds) < 1:
         raise ValueError(f"expected steps and rounds of at least 1, got {steps} and {rounds}")
+    by_name: dict[str, Recipe] = {}
+    for recipe in chosen:
+        if by_name.setdefault(recipe.name, recipe) != recipe:
+            raise ValueError(
+                f"expected different names for different recipes, got {recipe.name!r} twice"
+            )
     # names of the recipes that failed
     ended: set[str] = set()
     is_stopped = False
@@ -88,7 +95,7 @@ def steps_per_second(
             is_stopped = stop()
         return is_stopped or name in ended
 
-    timers = {recipe.name: partial(seconds_of, recipe) for recipe in chosen}
+    timers = {name: partial(seconds_of, recipe) for name, recipe in by_name.items()}
     timings = time_interleaved(timers, rounds + 1, finished=finished)
     rates = {}
     for name, seconds in timings.items():

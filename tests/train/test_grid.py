@@ -555,6 +555,11 @@ def test_nothing_is_timed_after_a_stop() -> None:
     assert list(answers) == []
 
 
+def test_timings_of_two_recipes_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="different recipes, got 'FP32' twice"):
+        steps_per_second(TASKS["digits"], [FP32, replace(O1, name="FP32")], steps=1, rounds=1)
+
+
 @pytest.mark.parametrize("counts", [{"steps": 0}, {"rounds": 0}])
 def test_timings_without_steps_or_rounds_are_refused(counts: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="expected steps and rounds of at least 1"):

@@ -415,6 +415,16 @@ def test_under_o1_outputs_are_fp16_but_gradients_of_weights_fp32():
     assert gradients["∇ linear1 weights"].dtype == torch.float32
 
 
+def test_a_weight_that_stays_nan_has_not_moved():
+    run = stage_run("O3")
+    with torch.no_grad():
+        for weight in run.weights.model_weights:
+            weight.fill_(torch.nan)
+    step = watch_step(run)
+    assert step.weights > 0
+    assert (step.moved, step.model_moved) == (0, 0)
+
+
 def test_a_scale_too_high_is_found_and_skipped():
     run = stage_run("O2", scale=2.0**40)
     before = [weight.detach().clone() for weight in run.weights.model_weights]
