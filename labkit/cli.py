@@ -2,7 +2,8 @@
 
 Printing is left to this module, the functions of labkit.commands and labkit.checkout; other modules
 return values. The exit status is 0 for success, 1 for a problem that was found, 2 for a wrong call
-or a missing file, and 130 after an interrupt.
+or a missing file, 3 if a main check could not be made, and 130 after an interrupt. `labkit watch`
+exits as its script does.
 """
 
 from __future__ import annotations

@@ -34,7 +34,8 @@ T = TypeVar("T")
 def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> Path:
     """Replace a file's content atomically, and return the path.
 
-    Readers see the old content or the new one. A process that is killed meanwhile leaves a hidden
+    Readers see the old content or the new one. A link is replaced by a file, so that nothing is
+    written where it leads. A process that is killed meanwhile leaves a hidden
     file `.NAME.*.part`. The next call for this path deletes it; on a file system without locks it
     remains.
 

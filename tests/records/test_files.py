@@ -40,14 +40,29 @@ def test_a_record_that_cannot_be_made_is_refused(make: Callable[[dict[str, Any]]
         parse_record('{"schema": "a/1", "n": []}', "a/1", make, "not an a")
 
 
-def test_content_may_be_written_by_a_function_and_read_by_others(tmp_path: Path) -> None:
+def test_content_may_be_written_by_a_function(tmp_path: Path) -> None:
+    path = write_atomic(tmp_path / "deep" / "a", lambda file: file.write(b"new"))
+    assert path.read_bytes() == b"new"
+
+
+def test_a_file_has_the_permissions_of_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
-        path = write_atomic(tmp_path / "deep" / "a", lambda file: file.write(b"new"))
+        path = write_atomic(tmp_path / "a", b"new")
     finally:
         os.umask(before)
-    assert path.read_bytes() == b"new"
     assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(b"old")
+    link = tmp_path / "link"
+    link.symlink_to(elsewhere)
+    write_atomic(link, b"new")
+    assert not link.is_symlink()
+    assert link.read_bytes() == b"new"
+    assert elsewhere.read_bytes() == b"old"
 
 
 def test_a_failed_write_leaves_the_old_file_whole(
