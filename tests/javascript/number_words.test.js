@@ -12,6 +12,10 @@ test("only nothing is 0%, and only all is 100%", () => {
   assert.equal(percent(1), "100%");
 });
 
+test("a share that is not a number is not 100%", () => {
+  assert.equal(percent(Number.NaN), "NaN%");
+});
+
 test("a share has more digits near its ends", () => {
   const shares = [0.00123, 0.0123, 0.123, 0.9899, 0.9956, 0.999];
   assert.deepEqual(shares.map(percent), ["0.12%", "1.2%", "12%", "99%", "99.6%", "99.9%"]);

@@ -119,6 +119,12 @@ def test_invalid_games_are_refused():
         BeatTheScaler("chess")
 
 
+@pytest.mark.parametrize("steps", [2.5, "20", True])
+def test_steps_of_a_game_are_an_int(steps):
+    with pytest.raises(TypeError, match="steps: expected an int, got"):
+        duel(steps=steps)
+
+
 def test_a_move_takes_effect_at_your_next_step():
     still = played(duel(60))
     moved = played(duel(60), {11: 12, 31: 3})

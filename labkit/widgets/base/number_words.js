@@ -32,6 +32,7 @@ export function decimal(x) {
  */
 export function percent(share) {
   const p = 100 * share;
+  if (Number.isNaN(p)) return "NaN%";
   if (p === 0) return "0%";
   if (p < 0.01) return "<0.01%";
   if (p < 1) return `${p.toFixed(2)}%`;

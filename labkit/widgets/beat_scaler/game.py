@@ -26,6 +26,7 @@ from torch import Tensor
 
 from labkit.amp import RECIPES, Recipe, ScalerState, static
 from labkit.findings import counted
+from labkit.formats.arguments import require_kind
 from labkit.instrument import merge, shift, snapshot
 from labkit.records import made_on
 from labkit.train import TASKS, Place, Task, TrainingRun, place, recorded
@@ -310,6 +311,7 @@ class Duel(Controller):
         wait: Waits for a number of seconds.
 
     Raises:
+        TypeError: If `steps` is not an int, or `pace` not a number.
         ValueError: If `steps` is less than 1, `pace` is not positive, or the device does not exist.
     """
 
@@ -328,6 +330,8 @@ class Duel(Controller):
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
+        require_kind(steps, int, "steps")
+        require_kind(pace, (int, float), "pace")
         if steps < 1 or not pace > 0:
             raise ValueError(
                 f"a game: expected 1 step or more and a positive pace, got {steps} and {pace}"

@@ -87,6 +87,7 @@ class BeatTheScaler(DrivenWidget, folder="beat_scaler"):
     Python code can do what the learner does: `press("start")`, `move(12)`, `show(True)`.
 
     Raises:
+        TypeError: `steps` is not an int, or `pace` is not a number.
         ValueError: The task or the device does not exist, `steps` is less than 1, or `pace` is not
             positive.
 
