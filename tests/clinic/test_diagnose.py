@@ -175,6 +175,8 @@ def test_invalid_arguments_of_diagnose_are_refused() -> None:
     for error, message, wrong in (
         (ValueError, "batches is empty", {"batches": []}),
         (TypeError, "step: expected a function", {"step": 3}),
+        (TypeError, "optimizer: expected a torch.optim.Optimizer", {"optimizer": "SGD"}),
+        (TypeError, "batches: expected an Iterable, got 3", {"batches": 3}),
         (ValueError, "has no parameter", {"model": torch.nn.ReLU()}),
         (ValueError, "steps: expected a positive", {"steps": 0}),
         (TypeError, "steps: expected an int, got 2.5", {"steps": 2.5}),
