@@ -24,6 +24,8 @@ from labkit.formats.arguments import require_kind
 from labkit.machine.device import DeviceReport
 
 LAYOUTS = ("NN", "NT", "TN", "TT")
+# formats that torch multiplies
+MULTIPLIED = (FP64, FP32, TF32, BF16, FP16, E4M3, E5M2)
 
 
 def stored_bytes(format: Format) -> int:
@@ -62,6 +64,19 @@ def intensity(case: Case) -> float:
     return case.flops / case.bytes
 
 
+def _require_valid(format: Format, **sizes: int) -> None:
+    """Raise an error unless torch computes in a format, and sizes are whole numbers from 1 on."""
+    for name, size in sizes.items():
+        require_kind(size, int, name)
+    require_kind(format, Format, "format", "Pass a format such as labkit.formats.FP16")
+    if min(sizes.values()) < 1:
+        listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        raise ValueError(f"expected sizes of 1 or more, got {listed}")
+    if format not in MULTIPLIED:
+        known = ", ".join(each.name for each in MULTIPLIED)
+        raise ValueError(f"expected a format of {known}, got {format.name}")
+
+
 @dataclass(frozen=True)
 class GemmCase:
     """D[m,n] = A[m,k] @ B[k,n].
@@ -79,8 +94,8 @@ class GemmCase:
 
     Raises:
         TypeError: a size is not a whole number, or the format is not a Format.
-        ValueError: a size is below 1, the layout is unknown, or torch does not multiply FP8 in
-            these shapes.
+        ValueError: a size is below 1, the layout is unknown, or torch does not multiply in this
+            format, or FP8 in these shapes.
 
     >>> GemmCase(64, 32, 16).flops, GemmCase(64, 32, 16).bytes
     (65536, 7168)
@@ -96,11 +111,7 @@ class GemmCase:
     kernel: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("m", "n", "k"):
-            require_kind(getattr(self, name), int, name)
-        require_kind(self.format, Format, "format", "Pass a format such as labkit.formats.FP16")
-        if min(self.m, self.n, self.k) < 1:
-            raise ValueError(f"expected sizes of 1 or more, got m={self.m}, n={self.n}, k={self.k}")
+        _require_valid(self.format, m=self.m, n=self.n, k=self.k)
         if self.layout not in LAYOUTS:
             raise ValueError(f"expected a layout of {', '.join(LAYOUTS)}, got {self.layout!r}")
         if self.format in (E4M3, E5M2) and (self.layout != "NT" or self.n % 16 or self.k % 16):
@@ -146,6 +157,11 @@ class ConvCase:
     Its input is [images, channels, height, width]. As a matrix product it has
     m = images * height * width, n = filters and k = channels * kernel^2.
 
+    Raises:
+        TypeError: a size is not a whole number, or the format is not a Format.
+        ValueError: a size is below 1, the kernel is even, or torch does not multiply in this
+            format.
+
     >>> ConvCase(1, 64, 56, 56, 64, 3).flops == GemmCase(56 * 56, 64, 64 * 9).flops
     True
     """
@@ -157,6 +173,21 @@ class ConvCase:
     filters: int
     kernel: int = 3
     format: Format = FP16
+
+    def __post_init__(self) -> None:
+        _require_valid(
+            self.format,
+            images=self.images,
+            channels=self.channels,
+            height=self.height,
+            width=self.width,
+            filters=self.filters,
+            kernel=self.kernel,
+        )
+        if self.kernel % 2 == 0:
+            raise ValueError(
+                f"expected an odd kernel, which keeps height and width, got {self.kernel}"
+            )
 
     @property
     def gemm(self) -> GemmCase:
@@ -208,6 +239,10 @@ class ElementwiseCase:
 
     The activation is x * clamp(x + 3, 0, 6) / 6.
 
+    Raises:
+        TypeError: elements is not a whole number, or the format is not a Format.
+        ValueError: the op is unknown, elements is below 1, or torch has no such numbers.
+
     >>> fused = ElementwiseCase("hardswish", 1000)
     >>> by_hand = ElementwiseCase("hardswish by hand", 1000)
     >>> by_hand.bytes / fused.bytes
@@ -221,6 +256,7 @@ class ElementwiseCase:
     def __post_init__(self) -> None:
         if self.op not in PASSES:
             raise ValueError(f"expected an op of {', '.join(map(repr, PASSES))}, got {self.op!r}")
+        _require_valid(self.format, elements=self.elements)
 
     @property
     def flops(self) -> int:

@@ -149,6 +149,9 @@ def computation(case: Case) -> Callable[..., Tensor]:
 
     It writes the result into `out`, except for a convolution, and returns the result.
 
+    Raises:
+        ValueError: no tile of the Triton kernel has the name that the case gives.
+
     >>> x = torch.tensor([-4.0, 0.0, 3.0])
     >>> computation(ElementwiseCase("hardswish by hand", 3))(x, out=torch.empty(3))
     tensor([-0., 0., 3.])
@@ -158,6 +161,11 @@ def computation(case: Case) -> Callable[..., Tensor]:
             return lambda a, b, out: _fp8_mm(a, b, out, case.reduced)
         if case.kernel:
             tiles = {tile.name: tile for tile in TILES}
+            if case.kernel not in tiles:
+                raise ValueError(
+                    f'expected a kernel of "" (torch) or a tile: {"; ".join(tiles)}; got '
+                    f"{case.kernel!r}"
+                )
             return lambda a, b, out: matmul(a, b, tiles[case.kernel], out)
         return lambda a, b, out: torch.mm(a, b, out=out)
     if isinstance(case, ConvCase):

@@ -193,7 +193,7 @@ class _Reader(ast.NodeVisitor):
 
     def __init__(self, names: dict[str, float]) -> None:
         self.names = names
-        self.found: list[tuple[ast.expr, float]] = []
+        self.found: list[tuple[ast.expr | ast.AugAssign, float]] = []
 
     def _look(self, node: ast.expr, *meeting: ast.expr | None) -> None:
         """Record an expression with the first number that does not fit."""
@@ -217,6 +217,17 @@ class _Reader(ast.NodeVisitor):
                 self._look(node, node.left, node.right)
         elif isinstance(node.op, ast.Add | ast.Sub):
             self._look(node, node.left, node.right)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        """Look at sums in place (+=, -=), and at products with a large negative number (*=)."""
+        self.generic_visit(node)
+        number = _number(node.value, self.names)
+        if number is None or not misfit(number):
+            return
+        is_sum = isinstance(node.op, ast.Add | ast.Sub)
+        is_mask = isinstance(node.op, ast.Mult) and number < 0
+        if is_sum or is_mask:
+            self.found.append((node, number))
 
     def visit_Call(self, node: ast.Call) -> None:
         """Look at numbers that tensors are filled with or kept between, and at layers' epsilons."""

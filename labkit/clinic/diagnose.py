@@ -86,8 +86,8 @@ def diagnose(
         The findings of these steps, the worst first.
 
     Raises:
-        TypeError: step cannot be called, model is not a torch.nn.Module, or steps is not a whole
-            number.
+        TypeError: step cannot be called, model is not a torch.nn.Module, optimizer has no
+            param_groups, batches cannot be iterated, or steps is not a whole number.
         ValueError: batches is empty, steps is not positive, or the model has no parameters.
     """
     if not callable(step):
@@ -96,6 +96,11 @@ def diagnose(
         )
     if model is not None and not isinstance(model, nn.Module):
         raise TypeError(f"model: expected a torch.nn.Module or None, got {type(model).__name__}")
+    if optimizer is not None and not hasattr(optimizer, "param_groups"):
+        raise TypeError(
+            f"optimizer: expected a torch.optim.Optimizer or None, got {type(optimizer).__name__}"
+        )
+    require_kind(batches, Iterable, "batches", "Pass a list of the arguments of a few steps")
     require_kind(steps, int, "steps")
     if steps < 1:
         raise ValueError(f"steps: expected a positive integer, got {steps!r}")

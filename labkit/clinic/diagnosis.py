@@ -115,8 +115,14 @@ class Diagnosis(TrainingObserver):
         """
         prefix = f"{name}." if name else ""
         every = max(1, min(steps, FEW_STEPS) // SAMPLES)
-        if prefix in self.models:
-            prefix = f"{type(model).__name__}.{prefix}"
+        # a second model has its class in its names, and further ones of that class a number, too
+        class_name = type(model).__name__
+        own_prefix = prefix
+        count = 1
+        while prefix in self.models:
+            number = f"_{count}" if count > 1 else ""
+            prefix = f"{class_name}{number}.{own_prefix}"
+            count += 1
         watching = watch(model, every, scaler=scaler, against_fp32_every=every)
         if during_step:
             self.watches.push(watching.open_during_step(in_closure=self.stepping))

@@ -70,10 +70,10 @@ DOMAINS: dict[str, str] = {
     "acosh": "acosh needs numbers of 1 or more: clamp(min=1 + 1e-6) before it.",
     "logit": "logit needs numbers between 0 and 1: torch.logit(x, eps=1e-6).",
     "exp": (
-        "exp of more than 88 is inf in FP32 as well: use softmax, log_softmax or logsumexp, "
+        "exp of 89 or more is inf in FP32 as well: use softmax, log_softmax or logsumexp, "
         "or clamp its input."
     ),
-    "expm1": "expm1 of more than 88 is inf in FP32 as well: clamp its input.",
+    "expm1": "expm1 of 89 or more is inf in FP32 as well: clamp its input.",
     "_softmax": (
         "A row is masked whole: keep one entry of each row, or set such rows to 0 after the "
         "softmax."

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labkit.formats.arguments import as_member, as_row, require_kind
+from labkit.formats.arguments import as_row, require_kind
 from labkit.formats.codes import CodeArray, decode, encode
 from labkit.formats.format import E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, Format
-from labkit.formats.rounding import Overflow, Rounding, round_to, widen
+from labkit.formats.rounding import Overflow, Rounding, deterministic, round_to, widen
 from labkit.formats.rows import Rows
 
 
@@ -116,7 +116,7 @@ def round_blocks(
     (4.0, [0.0, 0.0, 2.0, 4.0, 4.0, 4.0, 6.0, 8.0, 8.0, 8.0])
     """
     format = as_block_format(format)
-    rounding = as_member(Rounding, rounding, "rounding")
+    rounding = deterministic(rounding, "Take NEAREST_EVEN, or another direction.")
     exact = widen(values)
     if exact.ndim == 0 or exact.shape[-1] % format.size:
         raise ValueError(

@@ -255,7 +255,7 @@ def as_floats(values: ArrayLike) -> FloatArray:
 
     Raises:
         TypeError: text, booleans, complex numbers, objects, or a float wider than 64 bits.
-        ValueError: an integer that float64 does not represent exactly.
+        ValueError: an integer beyond 2^53, above which float64 does not have all of them.
 
     >>> as_floats([1, 2]).dtype
     dtype('float64')

@@ -127,6 +127,8 @@ def accumulate(
     """
     require_kind(A, Tensor, "A")
     require_kind(B, Tensor, "B")
+    if C is not None:
+        require_kind(C, Tensor, "C", "Pass None for zeros")
     out = as_format(out, "out")
     formats = operands or (format_of(A.dtype), format_of(B.dtype))
     accumulator = as_accumulator(accumulator)

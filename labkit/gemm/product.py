@@ -247,7 +247,8 @@ def run(
 def _linear(
     accumulator: AnyAccumulator, input: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:
-    result = matmul(input, weight.mT, accumulator, torch.float32)
+    # a vector of weights has one output, without a dimension; t() leaves it as it is
+    result = matmul(input, weight.t(), accumulator, torch.float32)
     if bias is not None:
         result = result + bias.float()
     return result.to(input.dtype)
@@ -471,7 +472,8 @@ def _attention(
         scores = scores.masked_fill(~attn_mask, -math.inf)
     elif attn_mask is not None:
         scores = scores + attn_mask.float()
-    weights = torch.softmax(scores, -1)
+    # as in torch, a row that is masked whole has weights of 0, not NaN
+    weights = torch._safe_softmax(scores, -1)
     if dropout_p:
         weights = F.dropout(weights, dropout_p)
     return matmul(weights.to(value.dtype), value, accumulator)

@@ -1,7 +1,7 @@
 """Tensors in the arguments of a call: collecting them, and mapping a function over them.
 
-Invariant: values that are not tensors are returned unchanged; a container is returned as a new one
-of the same type.
+Invariant: values that are not tensors are returned unchanged; a list or tuple is returned as a new
+one of the same type, and a dict of any type as a plain dict.
 """
 
 from __future__ import annotations

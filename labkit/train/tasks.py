@@ -9,11 +9,11 @@ Idea: a task is independent of precision. Some tasks fail in plain FP16:
 - `fine_tuning` loses updates without master weights.
 
 The others are common networks, most of which train well in any recipe. Tasks in `GPU_TASKS` have a
-larger network and batch, and the same loss, metric and optimizer; each of their steps takes seconds
-on a CPU.
+larger network, most of them a larger batch and fewer steps, and the same loss, metric and
+optimizer; each of their steps takes seconds on a CPU.
 
 Invariant: task, recipe, seed and device determine a run. A GPU task differs from its small one in
-size only.
+size and number of steps only.
 """
 
 from __future__ import annotations
@@ -314,6 +314,7 @@ SUFFIX = "_gpu"
 _GPU_ROWS = (
     replace(
         TASKS["segmentation"],
+        about="find scattered digits pixel by pixel; the loss is a mean over 5,898,240 elements",
         make_model=partial(networks.segmenter, channels=128),
         make_data=partial(scattered_digits, size=96, digits=24, train=400),
         batch_size=64,
@@ -321,6 +322,7 @@ _GPU_ROWS = (
     ),
     replace(
         TASKS["gpt"],
+        about="predict the next character of Python's own help with a transformer of eight layers",
         make_model=partial(networks.Gpt, len(CHARACTERS), 256, width=512, heads=8, depth=8),
         make_data=partial(text_windows, length=256),
         batch_size=64,
@@ -341,7 +343,11 @@ _GPU_ROWS = (
         steps=100,
     ),
     replace(
-        TASKS["digits"], make_model=partial(networks.mlp, hidden=4096), batch_size=1024, steps=200
+        TASKS["digits"],
+        about="classify digits with a wide MLP and plain SGD",
+        make_model=partial(networks.mlp, hidden=4096),
+        batch_size=1024,
+        steps=200,
     ),
     replace(
         TASKS["digits_cnn"],

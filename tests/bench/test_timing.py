@@ -22,7 +22,7 @@ from labkit.bench import (
 )
 from labkit.bench.cases import LAYOUTS, QUICK, output_format
 from labkit.bench.timing import Pool, caller, computation, error_in_ulps, settings
-from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, FP64, TF32
+from labkit.formats import BF16, E2M1, E4M3, E5M2, FP16, FP32, FP64, TF32
 from labkit.machine.device import GENERATIONS
 
 
@@ -130,6 +130,31 @@ def test_a_product_of_fp8_is_rounded_once_to_bf16():
 def test_a_product_that_cannot_be_computed_is_refused(sizes, format, layout, message):
     with pytest.raises(ValueError, match=message):
         GemmCase(*sizes, format, layout)
+
+
+def test_a_product_in_a_format_without_a_dtype_is_refused():
+    with pytest.raises(ValueError, match=r"expected a format of FP64, .*, got E2M1"):
+        GemmCase(16, 16, 16, E2M1)
+
+
+def test_an_unknown_tile_is_refused():
+    with pytest.raises(ValueError, match=r"expected a kernel of .*128x256x64.*got 'large'"):
+        computation(GemmCase(16, 16, 16, kernel="large"))
+
+
+def test_an_even_kernel_is_refused():
+    with pytest.raises(ValueError, match="expected an odd kernel, which keeps height and width"):
+        ConvCase(2, 4, 6, 5, 8, 2)
+
+
+def test_a_convolution_of_no_images_is_refused():
+    with pytest.raises(ValueError, match="sizes of 1 or more, got images=0"):
+        ConvCase(0, 4, 6, 5, 8)
+
+
+def test_an_operation_on_no_elements_is_refused():
+    with pytest.raises(ValueError, match="sizes of 1 or more, got elements=0"):
+        ElementwiseCase("copy", 0)
 
 
 def test_an_unknown_operation_is_refused():

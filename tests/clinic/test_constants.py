@@ -36,6 +36,9 @@ MEETS_A_TENSOR = [
     "positions.new_full((1,), 70000)",
     "EPSILON = 1e-8\ny = x.sum() + EPSILON",
     "eps: float\neps = 1e-8\ny = x + eps",
+    "x += 1e-8",
+    "self.total -= 1e-8",
+    "mask *= -1e9",
     "def dice(p, t, eps=1e-8):\n    return (p * t).sum() / (p.sum() + eps)",
     "class Norm:\n    def __init__(self, eps=1e-10): self.eps = eps\n"
     "    def f(self, x): return x + self.eps",
@@ -50,6 +53,8 @@ MEETS_NO_TENSOR_OR_FITS = [
     "scaler = torch.amp.GradScaler(init_scale=2.0**40)",
     "nn.Embedding(100_000, 64)",
     "x + 1e-6",
+    "x += 1e-6",
+    "milliseconds *= 1e6",
     "scores.masked_fill(mask, float('-inf'))",
     "scores.masked_fill(mask, -1e4)",
     "milliseconds = seconds * 1e6",

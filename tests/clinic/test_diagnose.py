@@ -179,6 +179,8 @@ def test_invalid_arguments_of_diagnose_are_refused() -> None:
     for error, message, wrong in (
         (ValueError, "batches is empty", {"batches": []}),
         (TypeError, "step: expected a function", {"step": 3}),
+        (TypeError, "optimizer: expected a torch.optim.Optimizer", {"optimizer": "SGD"}),
+        (TypeError, "batches: expected an Iterable, got 3", {"batches": 3}),
         (ValueError, "has no parameter", {"model": torch.nn.ReLU()}),
         (ValueError, "steps: expected a positive", {"steps": 0}),
         (TypeError, "steps: expected an int, got 2.5", {"steps": 2.5}),
@@ -487,6 +489,42 @@ def test_script_that_catches_all_exceptions_ends_at_the_limit(tmp_path, capsys) 
             for line in lines
         )
         assert sys.gettrace() is tracing
+
+
+# Of one of three models of a class, the first layer is in no optimizer.
+ENSEMBLE = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.last = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.last(self.first(x))
+
+nets = [Net(), Net(), Net()]
+trained = [net.last if number == FAULTY else net for number, net in enumerate(nets)]
+optimizers = [torch.optim.SGD(part.parameters(), lr=0.01) for part in trained]
+for _ in range(4):
+    for net, optimizer in zip(nets, optimizers):
+        optimizer.zero_grad()
+        net(torch.randn(8, 4)).square().mean().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+"""
+
+
+def test_each_of_three_models_of_one_class_is_examined(tmp_path, capsys) -> None:
+    script = tmp_path / "train.py"
+    for faulty, layer in enumerate(("first", "Net.first", "Net_2.first")):
+        script.write_text(ENSEMBLE.replace("FAULTY", str(faulty)), encoding="utf-8")
+        cli.main(["diagnose", str(script)])
+        printed = capsys.readouterr().out
+        assert f"in no optimizer: {layer}.bias, {layer}.weight" in " ".join(printed.split())
 
 
 SKIPPED_BY_HAND = """

@@ -237,6 +237,11 @@ def test_invalid_blocks_are_refused(values, explanation):
         round_blocks(values, MXFP4)
 
 
+def test_blocks_are_not_rounded_stochastically():
+    with pytest.raises(ValueError, match=r"got stochastic\. Take NEAREST_EVEN"):
+        round_blocks(np.ones(32), MXFP4, "STOCHASTIC")
+
+
 MINE = Format("mine", exponent_bits=4, significand_bits=7)
 SMALL = [row for row in FORMATS.values() if row.bits <= 16]
 

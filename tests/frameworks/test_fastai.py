@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from labkit.amp.casting.autocast import current
+from labkit.frameworks.fastai import test_utils as checks
 from labkit.frameworks.fastai.basics import *  # noqa: F403 - as scripts of fastai begin
 from labkit.frameworks.fastai.basics import (
     SGD,
@@ -307,8 +308,21 @@ def rates_of(optimizer):
         (slice(1.0), [0.1, 0.1, 1.0]),
         (0.5, [0.5, 0.5, 0.5]),
         ([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]),
+        ([0.5], [0.5, 0.5, 0.5]),
+        (np.array([1.0, 2.0, 3.0]), [1.0, 2.0, 3.0]),
+        (np.array(0.5), [0.5, 0.5, 0.5]),
+        (torch.tensor([1.0, 2.0, 3.0]), [1.0, 2.0, 3.0]),
     ],
-    ids=["from first to last", "last", "all", "each"],
+    ids=[
+        "from first to last",
+        "last",
+        "all",
+        "each",
+        "list of one",
+        "array",
+        "array without dimensions",
+        "tensor",
+    ],
 )
 def test_a_rate_is_spread_over_the_groups(value, rates, three_groups):
     three_groups.set_hyper("lr", value)
@@ -1035,3 +1049,16 @@ def test_a_network_is_converted_back_in_place():
 def test_an_integer_dtype_is_refused():
     with pytest.raises(ValueError, match="expected a dtype"):
         convert_network(nn.Linear(1, 1), torch.int8)
+
+
+@pytest.mark.parametrize("other", [None, "1.0", {"a": 1}], ids=["None", "text", "dict"])
+def test_a_tensor_differs_from_what_is_no_number(other):
+    checks.test_ne(torch.ones(1), other)
+    with pytest.raises(AssertionError):
+        checks.test_eq(torch.ones(1), other)
+
+
+def test_arrays_without_dimensions_are_compared():
+    checks.test_eq(np.array(1.0), np.array(1.0))
+    checks.test_close(np.array(1.0), np.array(1.0 + 1e-7))
+    checks.test_ne(np.array(1.0), np.array(2.0))

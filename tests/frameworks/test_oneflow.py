@@ -243,6 +243,26 @@ def test_a_state_dict_has_the_modules_of_a_list():
     assert "(MODULE:layers[3]:Linear(" in repr(saved)
 
 
+@pytest.mark.parametrize("name", ["scale", "steps"])
+def test_a_parameter_with_a_key_of_the_state_dict_is_refused(name):
+    class Predicting(nn.Graph):
+        def build(self, x):
+            return getattr(self, name) * x
+
+    graph = Predicting()
+    setattr(graph, name, nn.Parameter(torch.ones(1)))
+    with pytest.raises(ValueError, match=f"another name than '{name}' for a parameter"):
+        graph(torch.ones(1))
+
+
+def test_a_state_dict_without_states_of_optimizers_is_refused():
+    graph = line()
+    modules = {"model.weight": torch.zeros_like(graph.model.weight)}
+    with pytest.raises(RuntimeError, match="this graph's 1 optimizers and schedules, got none"):
+        graph.load_state_dict(modules, strict=False)
+    assert graph.model.weight.item() != 0
+
+
 # --- casts are decided in the first calls ---------------------------------------------------------
 
 

@@ -285,5 +285,7 @@ def test_invalid_accumulators_and_operands_are_refused() -> None:
         accumulate(ones, ones, None, torch.float16)
     with pytest.raises(ValueError, match=r"of one dtype, FP32 or narrower, got torch\.float64"):
         accumulate(ones.double(), ones.double())
+    with pytest.raises(TypeError, match=r"C: expected a Tensor, got .*Pass None for zeros"):
+        accumulate(ones, ones, [0.0])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="expected FP16 values in C"):
         accumulate(ones, ones, torch.full((2, 2), 0.1), SEQUENTIAL_FP16)

@@ -212,6 +212,24 @@ def test_attention() -> None:
             assert ((ours.double() - exact).abs() <= bound).all(), (option, dtype)
 
 
+def test_attention_of_a_row_that_is_masked_whole_is_zero() -> None:
+    q, k, v = (integers(2, 4, 8, seed=seed).requires_grad_() for seed in range(3))
+    mask = torch.ones(4, 4, dtype=torch.bool)
+    mask[1] = False
+    for each in (mask, torch.zeros(4, 4).masked_fill(~mask, -torch.inf)):
+        ours = run(F.scaled_dot_product_attention, (q, k, v), {"attn_mask": each}, EXACT)
+        assert not ours[:, 1].any()
+        assert ours[:, 0].any()
+        gradients = torch.autograd.grad(ours.sum(), (q, k, v))
+        assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+def test_a_linear_layer_may_have_a_vector_of_weights() -> None:
+    x, w = integers(4, 3), integers(3, seed=1)
+    ours = run(F.linear, (x, w), {}, EXACT)
+    assert torch.equal(ours, F.linear(x.float(), w.float()).half())
+
+
 def test_attention_shares_keys_among_heads() -> None:
     q = integers(1, 4, 5, 8)
     k = integers(1, 2, 5, 8)

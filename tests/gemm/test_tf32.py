@@ -165,6 +165,14 @@ def test_products_of_attention_are_rounded_but_not_the_softmax() -> None:
     torch.testing.assert_close(ours.double(), rounded(weights) @ rounded(v), rtol=0, atol=1e-6)
 
 
+def test_attention_of_a_row_that_is_masked_whole_is_zero_in_tf32() -> None:
+    q = torch.ones(1, 2, 4)
+    mask = torch.tensor([[True, True], [False, False]])
+    with tf32_products("cpu"):
+        ours = F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+    assert torch.equal(ours, F.scaled_dot_product_attention(q, q, q, attn_mask=mask))
+
+
 def floats(values: object) -> list[Tensor]:
     return [
         leaf

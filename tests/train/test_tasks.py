@@ -64,6 +64,12 @@ def test_worked_example_of_losses_and_accuracy_of_characters() -> None:
     )
 
 
+def test_a_segmentation_names_the_elements_of_its_loss() -> None:
+    for task in (TASKS["segmentation"], GPU_TASKS["segmentation_gpu"]):
+        elements = task.batch_size * task.make_data().train_targets[0].numel()
+        assert task.about.endswith(f"the loss is a mean over {elements:,} elements")
+
+
 def test_a_gpu_task_is_its_small_task_with_more_work() -> None:
     for name, large in GPU_TASKS.items():
         small = TASKS[name.removesuffix("_gpu")]

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequen
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -38,8 +39,8 @@ class Optimizer(torch.optim.Optimizer):
         params: parameters, or a list of lists of them, which are groups; a dict with "params" and
             hyperparameters is a group with values of its own.
         cbs: the steppers, in their order.
-        defaults: hyperparameters; each a number, a list with one for each group, or a slice (see
-            `set_hyper`).
+        defaults: hyperparameters; each a number, a list or array with one for each group, or a
+            slice (see `set_hyper`).
 
     Raises:
         ValueError: hyperparameters are given for another number of groups, or a group has one that
@@ -93,8 +94,9 @@ class Optimizer(torch.optim.Optimizer):
 
         Args:
             name: "lr", "mom", "wd" ...
-            value: a number for all groups; a list with one for each; slice(first, last), with steps
-                of equal ratios between them; or slice(last), of which the other groups get a tenth.
+            value: a number for all groups; a list or array with one for each; slice(first, last),
+                with steps of equal ratios between them; or slice(last), of which the other groups
+                get a tenth.
 
         Raises:
             ValueError: the list has another length, or no group has such a hyperparameter.
@@ -227,7 +229,13 @@ def _for_each(name: str, value: Any, count: int) -> list[Any]:
         return [value.start * ratio**index for index in range(count)]
     if isinstance(value, slice):
         return [value.stop / 10] * (count - 1) + [value.stop]
-    values = list(value) if isinstance(value, list | tuple) else [value] * count
+    is_listed = isinstance(value, list | tuple)
+    if isinstance(value, np.ndarray | Tensor):
+        is_listed = value.ndim > 0
+        value = value.tolist()
+    values = list(value) if is_listed else [value]
+    if len(values) == 1:
+        values *= count
     if len(values) != count:
         raise ValueError(
             f"Trying to set {len(values)} values for {name} but there are {count} parameter groups."

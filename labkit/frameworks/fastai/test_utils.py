@@ -146,8 +146,12 @@ for _check in _checks:
 
 def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor) or isinstance(other, Tensor):
-        one = torch.as_tensor(one)
-        other = torch.as_tensor(other)
+        try:
+            one = torch.as_tensor(one)
+            other = torch.as_tensor(other)
+        except (RuntimeError, TypeError, ValueError):
+            # None, a text and the like are no numbers
+            return False
         return one.shape == other.shape and bool((one.to(other.device) == other).all())
     return bool(one == other)
 
@@ -171,4 +175,7 @@ def _all(a: Any, b: Any, same: Callable[[Any, Any], bool]) -> bool:
 
 
 def _is_collection(value: Any) -> bool:
+    # an array without dimensions is a number, although it has __iter__
+    if getattr(value, "ndim", None) == 0:
+        return False
     return isinstance(value, Iterable) and not isinstance(value, Tensor | str | bytes | dict | set)

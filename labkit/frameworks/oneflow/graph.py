@@ -38,6 +38,10 @@ from labkit.frameworks.oneflow.amp import GradScaler, StaticGradScaler
 from labkit.frameworks.steps import LossScale, Steps
 from labkit.interop import format_of
 
+# keys of a state dict beside those of modules and parameters
+_STEPS = "steps"
+_SCALE = "scale"
+
 
 class GraphConfig:
     """The configuration of a graph."""
@@ -305,26 +309,35 @@ class Graph:
         steps = [each.state_dict() for each in (*self._optimizers, *self._schedules)]
         return {
             **_Built(self).state_dict(),
-            "steps": steps,
-            "scale": tuple(vars(self._scale.state).values()),
+            _STEPS: steps,
+            _SCALE: tuple(vars(self._scale.state).values()),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
         """Load a `state_dict`.
 
         Raises:
-            RuntimeError: the graph was called already, or (if it is strict) names differ.
+            RuntimeError: the graph was called already; the states of its optimizers and schedules
+                are missing; or (if it is strict) names differ.
         """
         if self.is_compiled:
             raise RuntimeError(
                 "nn.Graph's state dict can only be loaded before the first call of a graph."
             )
-        modules = {k: v for k, v in state_dict.items() if k not in ("steps", "scale")}
-        _Built(self).load_state_dict(modules, strict)
         stateful = (*self._optimizers, *self._schedules)
-        for each, state in zip(stateful, state_dict["steps"], strict=True):
+        steps = state_dict.get(_STEPS)
+        if steps is None or len(steps) != len(stateful):
+            got = "none" if steps is None else f"those of {len(steps)}"
+            raise RuntimeError(
+                f"expected the states of this graph's {len(stateful)} optimizers and schedules, "
+                f"got {got}: pass the state_dict() of a graph with the same ones. A module's state "
+                "is loaded by the module."
+            )
+        modules = {k: v for k, v in state_dict.items() if k not in (_STEPS, _SCALE)}
+        _Built(self).load_state_dict(modules, strict)
+        for each, state in zip(stateful, steps, strict=True):
             each.load_state_dict(state)
-        self._scale.state = ScalerState(*state_dict["scale"])
+        self._scale.state = ScalerState(*state_dict[_SCALE])
 
     def __repr__(self) -> str:
         modules = [f"(MODULE:{name}:{module!r})" for name, module in _Built(self).named_children()]
@@ -336,6 +349,9 @@ class _Built(nn.Module):
     """A graph's `build` as a network that returns its result and the losses of `backward` calls.
 
     It has the modules and parameters that the graph holds, in lists and dicts too.
+
+    Raises:
+        ValueError: a parameter has the name of another entry of the graph's state dict.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -351,6 +367,12 @@ class _Built(nn.Module):
                 if isinstance(leaf, nn.Module):
                     self._modules[name + keystr(path)] = leaf
                 elif isinstance(leaf, nn.Parameter):
+                    if name in (_STEPS, _SCALE) and not path:
+                        raise ValueError(
+                            f"expected another name than {name!r} for a parameter of a graph, "
+                            f"since {name!r} is a key of its state_dict(); rename it, for "
+                            f"instance to {name}_weight"
+                        )
                     self._parameters[name + keystr(path)] = leaf
 
     @property
