@@ -75,7 +75,7 @@ def rows() -> list[GradeRow]:
     ]
 
 
-def test_feedback_page_has_the_mistake_and_runs_nothing(rows: list[GradeRow]) -> None:
+def test_feedback_page_has_the_mistake_and_the_comments(rows: list[GradeRow]) -> None:
     said = {("zoë müller", ID): TeacherComment(5.5, "Nearly <there>.")}
     marks = marks_of(rows[:2], {}, 0, said)
     text = feedback("Zoë Müller", marks, TeacherComment(None, "Good work.")).decode()
@@ -88,13 +88,26 @@ def test_feedback_page_has_the_mistake_and_runs_nothing(rows: list[GradeRow]) ->
         5.5 + EXERCISES["recipes.epsilon"].points,
         8 + EXERCISES["recipes.epsilon"].points,
     )
-    page = feedback("<b>bob</b>", marks_of(rows[4:], {}, 0, {}))
-    assert set(re.findall(rb"<\s*(script|b|link|img)\b", page, re.I)) == set(), (
-        "each < of a learner is escaped"
-    )
-    assert not re.search(rb"<[^>]*\b(src|href)\s*=", page, re.I), "it loads nothing"
-    assert b"prefers-color-scheme: dark" in page
-    assert b"@media print" in page
+
+
+@pytest.fixture
+def page_of_markup(rows: list[GradeRow]) -> bytes:
+    """The feedback page of a learner whose name is HTML."""
+    return feedback("<b>bob</b>", marks_of(rows[4:], {}, 0, {}))
+
+
+def test_feedback_page_escapes_what_a_learner_wrote(page_of_markup: bytes) -> None:
+    assert b"&lt;b&gt;bob&lt;/b&gt;" in page_of_markup
+    assert re.findall(rb"<\s*(script|b|link|img)\b", page_of_markup, re.I) == []
+
+
+def test_feedback_page_loads_nothing(page_of_markup: bytes) -> None:
+    assert not re.search(rb"<[^>]*\b(src|href)\s*=", page_of_markup, re.I)
+
+
+def test_feedback_page_is_for_a_dark_screen_and_for_paper(page_of_markup: bytes) -> None:
+    assert b"prefers-color-scheme: dark" in page_of_markup
+    assert b"@media print" in page_of_markup
 
 
 def test_learner_reads_only_name_and_points_of_a_hidden_check() -> None:

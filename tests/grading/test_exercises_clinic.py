@@ -282,18 +282,26 @@ def test_invented_losses_are_refused_with_the_reason() -> None:
 # --- the look ---
 
 
-def test_nothing_is_left_behind_and_a_seed_decides_the_treatment() -> None:
-    def disk_is_full(model: Any, batches: Any) -> Any:
-        torch.rand(5)
-        raise RuntimeError("the disk is full")
+def disk_is_full(model: Any, batches: Any) -> Any:
+    """Draw random numbers, and raise an error."""
+    torch.rand(5)
+    raise RuntimeError("the disk is full")
 
+
+def test_a_treatment_that_raises_leaves_torch_as_it_was() -> None:
     state = torch.get_rng_state()
     update = torch.amp.GradScaler.update
     with pytest.raises(RuntimeError, match="the disk is full"):
         treat("clip", disk_is_full, steps=2)
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.amp.GradScaler.update is update
+
+
+def test_look_returns_the_error_of_a_treatment() -> None:
     assert look("clip", disk_is_full).error == "RuntimeError: the disk is full"
+
+
+def test_a_seed_decides_the_treatment() -> None:
     work = EXERCISES["clinic.gains"].reference
     assert treat("gains", work, 3, 4) == treat("gains", work, 3, 4) != treat("gains", work, 4, 4)
 
@@ -327,13 +335,11 @@ def asks(*program: str) -> Request:
     return Request("clinic.clip", program, "f", "f(model, batches)", [])
 
 
-def test_programs_that_are_alike_are_run_once_and_share_an_error() -> None:
+def test_programs_that_are_alike_are_run_once() -> None:
     run: list[Request] = []
 
     def answered(questions: list[Request]) -> dict[str, Reply]:
         run.extend(questions)
-        if "no process" in questions[0].program:
-            raise OSError("no process")
         return {"clinic.clip": Reply("clinic.clip", f"run {len(run)}")}
 
     shared = SharedReplies(SimpleNamespace(run=answered))
@@ -341,14 +347,28 @@ def test_programs_that_are_alike_are_run_once_and_share_an_error() -> None:
     twin = asks('def f(model, batches):\n    "Mine."\n    return 1  # one')
     with ThreadPoolExecutor() as pool:
         assert pool.submit(shared.reply, twin).result() == first
-    assert [first.note, shared.reply(asks("def f(model, batches): return 2")).note] == [
-        "run 1",
-        "run 2",
-    ]
-    # A thread that waits for a run gets its error, too.
+    other = shared.reply(asks("def f(model, batches): return 2"))
+    assert [first.note, other.note] == ["run 1", "run 2"]
+    assert len(run) == 2
+
+
+def test_programs_that_are_alike_share_an_error() -> None:
+    run: list[Request] = []
+
+    def fails(questions: list[Request]) -> dict[str, Reply]:
+        run.extend(questions)
+        raise OSError("no process")
+
+    shared = SharedReplies(SimpleNamespace(run=fails))
     for _ in range(2):
         with pytest.raises(OSError, match="no process"):
-            shared.reply(asks("no process"))
-    assert len(run) == 3
-    assert bare("def f(:") == "def f(:", "text that is not Python stays as it is"
+            shared.reply(asks("def f(model, batches): return 1"))
+    assert len(run) == 1
+
+
+def test_programs_that_differ_in_a_number_are_not_alike() -> None:
     assert bare("x = 1") != bare("x = 2")
+
+
+def test_text_that_is_not_python_is_compared_as_it_is() -> None:
+    assert bare("def f(:") == "def f(:"

@@ -178,12 +178,15 @@ def test_feedback_says_what_the_run_did() -> None:
     assert "4 bytes a weight: 2 weights + 2 gradients" in str(grade)
 
 
-def test_nan_and_a_drift_that_is_not_followed_are_worth_nothing() -> None:
+def test_a_training_that_ends_in_nan_reaches_nothing() -> None:
     unchecked = replace(FAILING["targets"], scaler=static(2.0**60, skip_on_inf=False))
     assert not reaches("targets", unchecked, VISIBLE).passed
+
+
+@pytest.mark.parametrize("output", [1e6, torch.nan])
+def test_a_drift_that_is_not_followed_is_worth_nothing(output: float) -> None:
     targets = torch.zeros(200, project_tasks.OUTPUTS)
-    for value in (1e6, torch.nan):
-        assert project_tasks.recovered_share(torch.full_like(targets, value), targets) == 0.0
+    assert project_tasks.recovered_share(torch.full_like(targets, output), targets) == 0.0
 
 
 # --- the leader board ---
@@ -216,11 +219,17 @@ def test_points_come_first_and_then_bytes(tmp_path: Path) -> None:
     assert "no entries yet" in show(tmp_path / "nowhere")._repr_html_()
 
 
-def test_entering_again_replaces_and_folders_merge_by_copying(tmp_path: Path) -> None:
+def test_entering_again_replaces_the_first_entry(tmp_path: Path) -> None:
+    enter(tmp_path, "Ada", [graded(RECIPES["FP32"])])
+    second = enter(tmp_path, "Ada", [graded(RECIPES["FP16 no master"])])
+    assert list(tmp_path.iterdir()) == [second]
+    assert [entrant.name for entrant in show(tmp_path).entrants] == ["Ada"]
+
+
+def test_boards_are_merged_by_copying_their_files(tmp_path: Path) -> None:
     here = tmp_path / "here"
     there = tmp_path / "there"
     enter(here, "Ada", [graded(RECIPES["FP32"])])
-    enter(here, "Ada", [graded(RECIPES["FP16 no master"])])
     path = enter(there, "Zoë", [graded(RECIPES["FP32"])])
     (here / path.name).write_bytes(path.read_bytes())
     assert [entrant.name for entrant in show(here).entrants] == ["Ada", "Zoë"]
