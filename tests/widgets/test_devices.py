@@ -58,12 +58,22 @@ def test_every_run_uses_the_chosen_device():
         assert {tensor.device.type for run in runs for tensor in run.batch(1)} == {"meta"}
 
 
-def test_a_gpu_is_the_default_and_a_cpu_can_be_chosen(gpu, monkeypatch):
+def test_a_gpu_is_the_default(gpu):
     for widget in (*widgets(), TrainingBar(TASKS["digits"], RECIPES["O2"])):
         assert widget.place == gpu
+
+
+def test_a_cpu_can_be_chosen_beside_a_gpu(gpu):
     assert {widget.place.key for widget in widgets(device="cpu")} == {"cpu"}
+
+
+def test_without_a_gpu_the_cpu_is_the_default(monkeypatch):
     monkeypatch.setattr("labkit.train.devices.gpus", lambda: ())
     assert {widget.place.label for widget in widgets()} == {"CPU, emulated"}
+
+
+def test_a_gpu_that_is_missing_is_refused(monkeypatch):
+    monkeypatch.setattr("labkit.train.devices.gpus", lambda: ())
     with pytest.raises(ValueError, match=r'expected a device of this machine, .*got "gpu"'):
         Workbench("digits", device="gpu")
 

@@ -104,21 +104,36 @@ def test_each_press_of_step_does_one_step():
     assert sentence(c).startswith("Stopped at step 4 of 20: ")
 
 
-def test_reset_keeps_fp32_knobs_and_the_last_run():
+def after_reset():
+    """Return a controller that was reset after 8 steps of a static scale, and the steps before."""
     c = controller()
     c.handle(change(c, scaling=Scaling.STATIC, log2_scale=5))
     ticked(c, 8)
     before = list(c.run.steps)
-    fp32 = list(c.fp32.steps)
     c.handle(Button.RESET)
+    return c, before
+
+
+def test_reset_keeps_the_last_run_beside_an_empty_one():
+    c, before = after_reset()
     assert c.phase == "idle"
     assert c.run.steps == []
     assert c.run.marks == []
-    assert c.run.wanted.log2_scale == 5
     assert c.previous == before
-    ticked(c, 5)
+
+
+def test_reset_keeps_the_knobs():
+    c, _ = after_reset()
+    assert c.run.wanted.log2_scale == 5
+    ticked(c, 1)
     assert c.run.steps[0].scale == 32.0
-    # FP32 trained beside the first run, and its steps are kept for the next one.
+
+
+def test_reset_keeps_the_steps_in_fp32():
+    """FP32 trains beside the first run, and its steps are kept for the next one."""
+    c, _ = after_reset()
+    fp32 = list(c.fp32.steps)
+    ticked(c, 5)
     assert len(fp32) == 8
     assert c.fp32.steps == fp32
     ticked(c, 5)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -150,11 +151,15 @@ def test_a_refused_change_has_a_notice() -> None:
     assert bench.notice.startswith("Not done: a fork needs a run to leave")
 
 
-def test_workbench_and_its_fork_train_as_train_does() -> None:
+def test_both_runs_train_as_train_does() -> None:
     bench = run_through(bench_of("O2", "small_targets"))
     task = TASKS["small_targets"]
     assert losses(bench.run.steps) == losses(train(task, RECIPES["O2"], steps=24).steps)
     assert losses(bench.fp32.steps) == losses(train(task, RECIPES["FP32"], steps=24).steps)
+
+
+def test_a_fork_without_a_change_trains_as_its_run() -> None:
+    bench = run_through(bench_of("O2", "small_targets"))
     bench.handle(partial(bench.fork_after, 13))
     assert bench.phase is Phase.PAUSED
     run_through(bench)
@@ -244,7 +249,7 @@ def test_nothing_is_chosen_with_a_recipe_without_knobs() -> None:
     assert bench.active == 1
 
 
-def test_frames_have_each_step_once_and_all_after_a_fork() -> None:
+def test_frames_have_each_step_once() -> None:
     bench = bench_of("O2")
     sent = []
     bench.send = lambda content, buffers: sent.append((content, buffers))
@@ -253,22 +258,41 @@ def test_frames_have_each_step_once_and_all_after_a_fork() -> None:
     run_through(bench, 9)
     bench.post(urgent=True)
     assert [len(buffers[4]) // 20 for _, buffers in sent] == [5, 4]
+
+
+def test_the_frame_after_a_fork_has_all_steps() -> None:
+    bench = bench_of("O2")
+    sent = []
+    bench.send = lambda content, buffers: sent.append((content, buffers))
+    run_through(bench, 9)
+    bench.post(urgent=True)
     bench.handle(partial(bench.fork_after, 3))
     bench.post(urgent=True)
     assert sent[-1][0]["whole"]
     assert [len(b) // 20 for b in sent[-1][1][4:6]] == [9, 0]
 
 
-def test_state_counts_bytes_and_names_what_is_fixed() -> None:
+@pytest.fixture
+def state_after_two_steps() -> Any:
+    """The state of a workbench of SGD under O2."""
     widget = Workbench("digits", "O2", steps=24, device="cpu")
     run_through(widget.forked_run, 2)
-    state = widget.state()
+    yield widget.state()
     widget.close()
+
+
+def test_state_counts_the_bytes_of_both_runs(state_after_two_steps: Any) -> None:
+    state = state_after_two_steps
     assert [row["name"] for row in state["memory"]] == ["FP32", "O2"]
     fp32, o2 = (row["bytes"] for row in state["memory"])
     assert o2[0] * 2 == fp32[0]
     assert o2[1] == fp32[0]
-    assert state["fixed"] == {"epsilon": "this task is trained with SGD, which has no epsilon"}
+
+
+def test_state_says_why_a_knob_is_fixed(state_after_two_steps: Any) -> None:
+    assert state_after_two_steps["fixed"] == {
+        "epsilon": "this task is trained with SGD, which has no epsilon"
+    }
 
 
 def test_each_part_of_the_memory_is_read_aloud(page) -> None:
