@@ -340,6 +340,18 @@ def test_a_weight_decay_may_be_a_number_of_numpy():
     assert [hyper["wd"] for hyper in learn.opt.hypers] == [0.25]
 
 
+def test_a_rate_in_place_of_the_epochs_is_refused():
+    with pytest.raises(TypeError, match=r"n_epoch: expected an int, got 0.001. Pass a rate as lr="):
+        two_layers().fit(1e-3)
+
+
+def test_an_event_that_a_callback_lacks_is_named_without_advice():
+    learn = two_layers()
+    for callback, ending in ((learn.recorder, "'after_pred'$"), (Callback(), "look it up in$")):
+        with pytest.raises(AttributeError, match=ending):
+            _ = callback.after_pred
+
+
 def test_one_group_has_the_last_rate_of_a_slice():
     assert rates_of(SGD([nn.Parameter(torch.ones(1))], slice(0.1, 1.0))) == [1.0]
 
