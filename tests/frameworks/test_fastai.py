@@ -923,6 +923,22 @@ def test_flat_masters_keep_each_parameters_state_from_fit_to_fit(opt_func):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
+def test_a_flat_master_may_hold_a_parameter_without_elements():
+    class Shifted(nn.Linear):
+        def __init__(self):
+            super().__init__(1, 1)
+            self.empty = nn.Parameter(torch.empty(0))
+
+        def forward(self, inputs):
+            return super().forward(inputs) + self.empty.sum()
+
+    learn = two_layers(model=Shifted())
+    learn.to_non_native_fp16(flat_master=True, max_loss_scale=2.0**10).fit(2)
+    # the bias, in the same group, does not decay
+    assert learn.opt.state[learn.model.bias]["do_wd"] is False
+    assert "do_wd" not in learn.opt.state[learn.model.empty]
+
+
 def in_three_dtypes():
     """Return a model in FP16, FP32 and BF16, and its optimizer with two groups."""
     model = nn.Sequential(nn.Linear(2, 3).half(), nn.BatchNorm1d(3), nn.Linear(3, 1).bfloat16())
