@@ -475,6 +475,7 @@ OPERATIONS = {
     "batch_norm": (lambda x: F.batch_norm(x, torch.zeros(4), torch.ones(4), training=True), None),
     "in-place add": (lambda x: x.clone().add_(ONES), None),
     "in-place add of FP16": (lambda x: x.clone().add_(ONES.half()), None),
+    "in-place product by name": (lambda x: x.clone().addmm_(mat1=ONES.half(), mat2=ONES), None),
     "add": (lambda x: x + ONES, FLOAT),
     "cat": (lambda x: torch.cat([x, ONES]), FLOAT),
     "cat of FP16": (lambda x: torch.cat([x, ONES.half()]), None),

@@ -340,6 +340,18 @@ def test_a_weight_decay_may_be_a_number_of_numpy():
     assert [hyper["wd"] for hyper in learn.opt.hypers] == [0.25]
 
 
+def test_a_rate_in_place_of_the_epochs_is_refused():
+    with pytest.raises(TypeError, match=r"n_epoch: expected an int, got 0.001. Pass a rate as lr="):
+        two_layers().fit(1e-3)
+
+
+def test_an_event_that_a_callback_lacks_is_named_without_advice():
+    learn = two_layers()
+    for callback, ending in ((learn.recorder, "'after_pred'$"), (Callback(), "look it up in$")):
+        with pytest.raises(AttributeError, match=ending):
+            _ = callback.after_pred
+
+
 def test_one_group_has_the_last_rate_of_a_slice():
     assert rates_of(SGD([nn.Parameter(torch.ones(1))], slice(0.1, 1.0))) == [1.0]
 
@@ -909,6 +921,22 @@ def test_flat_masters_keep_each_parameters_state_from_fit_to_fit(opt_func):
         results.append([*copies(learn.model), *averages, *steps])
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_flat_master_may_hold_a_parameter_without_elements():
+    class Shifted(nn.Linear):
+        def __init__(self):
+            super().__init__(1, 1)
+            self.empty = nn.Parameter(torch.empty(0))
+
+        def forward(self, inputs):
+            return super().forward(inputs) + self.empty.sum()
+
+    learn = two_layers(model=Shifted())
+    learn.to_non_native_fp16(flat_master=True, max_loss_scale=2.0**10).fit(2)
+    # the bias, in the same group, does not decay
+    assert learn.opt.state[learn.model.bias]["do_wd"] is False
+    assert "do_wd" not in learn.opt.state[learn.model.empty]
 
 
 def in_three_dtypes():

@@ -69,7 +69,7 @@ class _ApexCasts(autocast):
                         f"{name} is not safe in FP16 and apex bans it: {rule_for(name).why}."
                     )
             if _is_in_place(name) and args and isinstance(args[0], Tensor):
-                args = self._as_self(name, args)
+                args, kwargs = self._as_self(name, args, kwargs or {})
         return super().__torch_function__(func, types, args, kwargs)
 
     def rule_of(self, name: str) -> Rule:
@@ -78,7 +78,9 @@ class _ApexCasts(autocast):
             name = name.removesuffix("_")
         return rule_for(name).rule
 
-    def _as_self(self, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _as_self(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Cast an in-place operation's operands to the dtype of the tensor that it changes.
 
         Raises:
@@ -92,12 +94,12 @@ class _ApexCasts(autocast):
                 f"FP32 in place. Use the form that returns a new tensor: {name.removesuffix('_')}."
             )
         if rule not in (Rule.ALLOW, Rule.PROMOTE) or own not in CASTABLE:
-            return args
+            return args, kwargs
 
         def cast(tensor: Tensor) -> Tensor:
             return tensor.to(own) if tensor.dtype in CASTABLE else tensor
 
-        return (args[0], *mapped(args[1:], cast))
+        return (args[0], *mapped(args[1:], cast)), mapped(kwargs, cast)
 
 
 def _is_in_place(name: str) -> bool:

@@ -343,12 +343,14 @@ class Learner:
             reset_opt: make a new optimizer.
 
         Raises:
-            TypeError: wd is not a number, or the optimizer is one of torch's.
+            TypeError: n_epoch is not a whole number, wd is not a number, or the optimizer is one of
+                torch's.
             ValueError: the optimizer steps another model's parameters.
 
         Warns:
             UserWarning: trainable parameters are in no group of the optimizer.
         """
+        require_kind(n_epoch, int, "n_epoch", "Pass a rate as lr=")
         decay = self.wd if wd is None else wd
         require_kind(decay, (float, type(None)), "wd", "To add callbacks, pass callbacks as cbs=")
         before = list(self.cbs)

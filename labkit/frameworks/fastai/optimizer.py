@@ -413,9 +413,11 @@ def _split(state: dict[str, Any], weights: Sequence[Tensor]) -> list[dict[str, A
             if name not in _NUMBERS:
                 own[name] = part.view(p.shape) if whole else part
                 continue
-            # `_joined` made a tensor of numbers that differ
-            number = part[0].item() if whole and p.numel() else part
             usual = _NUMBERS[name]
+            number = part
+            # `_joined` made a tensor of numbers that differ; a parameter without elements has none
+            if whole:
+                number = part[0].item() if p.numel() else usual
             # a missing entry means the usual value
             if number != usual:
                 own[name] = type(usual)(number)

@@ -138,9 +138,8 @@ class Callback:
 
     def __getattr__(self, name: str) -> Any:
         if name in EVENTS or name.startswith("__") or self.learn is None:
-            raise AttributeError(
-                f"{type(self).__name__} has no attribute {name!r}, and no learner to look it up in"
-            )
+            without = "" if self.learn is not None else ", and no learner to look it up in"
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{without}")
         return getattr(self.learn, name)
 
     def __call__(self, event: str) -> None:
