@@ -1,6 +1,8 @@
 """The wheel: built, installed into an empty environment, and used without a checkout."""
 
+import csv
 import email
+import io
 import json
 import os
 import re
@@ -201,6 +203,17 @@ def test_a_wheel_of_a_release_has_the_files_of_a_built_one(
     assert sorted(own.get_all("Provides-Extra")) == sorted(theirs.get_all("Provides-Extra"))
     assert SpecifierSet(own["Requires-Python"]) == SpecifierSet(theirs["Requires-Python"])
     assert needs(own) == needs(theirs)
+
+
+def test_the_record_of_a_wheel_quotes_a_comma(tmp_path: Path) -> None:
+    files = {"labkit_lessons/lesson_90_own/a,b.csv": b"1"}
+    name, packed = wheel_of(ROOT, files, labkit.__version__)
+    (tmp_path / name).write_bytes(packed)
+    whole = contents(tmp_path / name)
+    (record,) = (text for file, text in whole.items() if file.endswith("/RECORD"))
+    rows = list(csv.reader(io.StringIO(record.decode())))
+    assert {row[0] for row in rows} == set(whole)
+    assert {len(row) for row in rows} == {3}
 
 
 def needs(metadata: Message) -> set[str]:

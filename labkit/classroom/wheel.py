@@ -9,6 +9,7 @@ Source: PyPA, binary distribution format (wheel 1.0); core metadata 2.1.
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
 import io
 import tomllib
@@ -97,10 +98,14 @@ def wheel_of(top: Path, files: Mapping[str, bytes], version: str) -> tuple[str, 
     if VERSION_FILE in whole:
         whole[VERSION_FILE] = _stamped(whole[VERSION_FILE], version)
     record = f"{stem}.dist-info/RECORD"
-    lines = [f"{name},sha256={_digest(content)},{len(content)}" for name, content in whole.items()]
+    text = io.StringIO()
+    # names with a comma are quoted
+    lines = csv.writer(text, lineterminator="\n")
+    for name, content in whole.items():
+        lines.writerow([name, f"sha256={_digest(content)}", len(content)])
     # the record lists itself, without a digest
-    lines.append(f"{record},,")
-    whole[record] = ("\n".join(lines) + "\n").encode()
+    lines.writerow([record, "", ""])
+    whole[record] = text.getvalue().encode()
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in whole.items():

@@ -113,8 +113,12 @@ def test_each_script_uses_every_name_of_its_tutorial():
 def test_scripts_import_labkit_torch_and_stdlib_alone():
     for name in NAMES:
         for node in ast.walk(ast.parse(script(name).read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                module = getattr(node, "module", None) or node.names[0].name
+            modules = []
+            if isinstance(node, ast.ImportFrom):
+                modules = [str(node.module)]
+            elif isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            for module in modules:
                 package = module.split(".")[0]
                 assert (
                     module.startswith("labkit.frameworks.")

@@ -331,8 +331,9 @@ def test_times_two_moves_only_the_exponent(js: Scripts, gradient: float) -> None
     [
         (2.0**-26, "Times two, it is 0 as well."),
         (2.0**-25, "FP16 makes it 0: its size is at most 2^-25"),
-        (1.5 * 2.0**-26, "its size is rounded up to 2^-24 = 5.96e-8, and it is not lost."),
-        (-1.5 * 2.0**-26, "its size is rounded up to 2^-24 = 5.96e-8, and it is not lost."),
+        (2.0**-25, "Times two, its size in FP16 is 2^-24 = 5.96e-8, and it is not lost."),
+        (1.5 * 2.0**-26, "Times two, its size in FP16 is 2^-24 = 5.96e-8, and it is not lost."),
+        (-1.5 * 2.0**-26, "Times two, its size in FP16 is 2^-24 = 5.96e-8, and it is not lost."),
         (2.0**-20, "its significand bits move one place to the left"),
         (40000.0, "Times two, it is inf."),
         (1e6, "FP16 makes it inf: its size is 65520 or more."),

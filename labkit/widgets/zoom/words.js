@@ -80,7 +80,7 @@ function doubledText(code, doubledCode, format) {
   if (doubledClass === "infinity") return "Times two, it is inf.";
   if (numberClass === "zero") {
     const size = spaced(exactly(Math.abs(decode(doubledCode, format))));
-    return `Times two, its size is rounded up to ${size}, and it is not lost.`;
+    return `Times two, its size in FP16 is ${size}, and it is not lost.`;
   }
   if (numberClass === "subnormal") {
     return (

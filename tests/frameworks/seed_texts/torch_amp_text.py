@@ -2,7 +2,7 @@
 
 It has autocast, GradScaler, use_amp, clipping after unscale_, and a checkpoint.
 
-C52 of data/claims.csv: autocast and GradScaler(enabled=False is a no-op). torch's own classes are
+C52 of data/claims.csv: autocast, and GradScaler(enabled=False) is a no-op. torch's own classes are
 the oracle.
 """
 

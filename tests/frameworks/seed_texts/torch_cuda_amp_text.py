@@ -1,6 +1,6 @@
 """torch's page of examples in its earlier spelling, torch.cuda.amp, which names no device.
 
-C52 of data/claims.csv: autocast and GradScaler(enabled=False is a no-op). torch's own classes are
+C52 of data/claims.csv: autocast, and GradScaler(enabled=False) is a no-op. torch's own classes are
 the oracle.
 """
 
