@@ -122,7 +122,8 @@ def round_tensor(
     The arguments are those of `formats.round_to`.
 
     Raises:
-        TypeError: the tensor is not float16, bfloat16, float32 or float64.
+        TypeError: the tensor is not float16, bfloat16, float32 or float64, or random_bits is not a
+            tensor.
         ValueError: as for `formats.round_to`; or the tensor requires a gradient, which a step
             function does not have.
 
@@ -149,6 +150,9 @@ def round_tensor(
     if target.nan_code is None and values.isnan().any():
         raise no_nan(target)
     _check_random_bits(random_bits, rounding, values.shape)
+    if random_bits is not None:
+        # torch does not compare unsigned 32-bit numbers with int64
+        random_bits = random_bits.long()
     as_torch_casts = rounding is Rounding.NEAREST_EVEN and overflow is Overflow.TO_INFINITY
     if as_torch_casts and target in (FP16, BF16) and values.dtype == torch.float32:
         # torch's cast is faster, and has the same result for all 2^32 inputs
@@ -338,6 +342,8 @@ def _are_valid_bits(bits: torch.Tensor) -> bool:
 def _check_random_bits(
     random_bits: torch.Tensor | None, rounding: Rounding, shape: torch.Size
 ) -> None:
+    if random_bits is not None:
+        require_kind(random_bits, torch.Tensor, "random_bits", "round_to takes NumPy's arrays")
     if rounding is not Rounding.STOCHASTIC:
         if random_bits is not None:
             raise ValueError(

@@ -255,6 +255,20 @@ def test_wrong_random_bits_are_refused(bits: torch.Tensor | None) -> None:
         round_tensor(torch.ones(3), FP16, Rounding.STOCHASTIC, random_bits=bits)
 
 
+def test_random_bits_may_be_unsigned():
+    values = torch.full((2,), 1 + 2.0**-11)
+    bits = torch.tensor([0, 2**32 - 1], dtype=torch.uint32)
+    rounded = round_tensor(values, FP16, Rounding.STOCHASTIC, random_bits=bits)
+    assert rounded.tolist() == [1 + 2.0**-10, 1.0]
+
+
+def test_random_bits_of_numpy_are_refused():
+    with pytest.raises(TypeError, match=r"random_bits: expected a Tensor, got an? ndarray"):
+        round_tensor(
+            torch.ones(3), FP16, Rounding.STOCHASTIC, random_bits=np.zeros(3, dtype=np.int64)
+        )
+
+
 def test_random_bits_without_stochastic_rounding_are_refused():
     bits = torch.zeros(3, dtype=torch.int64)
     with pytest.raises(ValueError, match="random_bits"):

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from labkit.formats.arguments import require_kind
+
 
 @dataclass(frozen=True)
 class Link:
@@ -75,11 +77,13 @@ def ring_seconds(gradient_bytes: float, ranks: int, link: Link) -> float:
         link: the link between two neighbours.
 
     Raises:
+        TypeError: ranks is not a whole number.
         ValueError: a ring of fewer than 2 ranks, or no gradients.
 
     >>> round(ring_seconds(400e6, 8, LINKS[2]) * 1e3, 1)
     14.2
     """
+    require_kind(ranks, int, "ranks")
     if ranks < 2:
         raise ValueError(f"expected 2 ranks or more, which exchange gradients, got {ranks}")
     if not gradient_bytes > 0:
@@ -97,14 +101,15 @@ def ring_table(weights: int, ranks: int) -> str:
         ranks: number of ranks in the ring.
 
     Raises:
+        TypeError: ranks is not a whole number.
         ValueError: a ring of fewer than 2 ranks, or no weights.
     """
-    lines = [f"{'link':<18}{'FP32':>10}{'FP16':>10}   FP16 is"]
+    lines = [f"{'link':<18}{'FP32':>13}{'FP16':>13}   FP16 is"]
     for link in LINKS:
         fp32_ms = 1e3 * ring_seconds(4 * weights, ranks, link)
         fp16_ms = 1e3 * ring_seconds(2 * weights, ranks, link)
         lines.append(
-            f"{link.name:<18}{fp32_ms:>7.2f} ms{fp16_ms:>7.2f} ms   "
+            f"{link.name:<18}{fp32_ms:>10.2f} ms{fp16_ms:>10.2f} ms   "
             f"{fp32_ms / fp16_ms:.2f} times as fast"
         )
     return "\n".join(lines)

@@ -31,6 +31,7 @@ from torch.nn import functional as F
 from labkit.bench.cases import Case, ConvCase, ElementwiseCase, GemmCase, output_format
 from labkit.bench.triton_gemm import TILES, matmul
 from labkit.formats import TF32, Format, ulp
+from labkit.formats.arguments import require_kind
 from labkit.gemm import fp32_precision
 from labkit.interop import dtype_of
 
@@ -330,8 +331,11 @@ def run_cases(
         progress: called after each round with the runs so far.
 
     Raises:
+        TypeError: rounds or threads is not a whole number.
         ValueError: rounds or threads is below 1.
     """
+    require_kind(rounds, int, "rounds")
+    require_kind(threads, int, "threads")
     if rounds < 1 or threads < 1:
         raise ValueError(f"expected rounds and threads of 1 or more, got {rounds} and {threads}")
     torch_device = torch.device(device)

@@ -7,7 +7,7 @@ a GEMM fast. Neighbouring programs compute tiles that share panels, so the cache
 loads.
 
 Invariant: sums are in FP32 and rounded once, when D is stored; any m, n, k and strides are
-supported.
+supported whose offsets from the first element fit into 32 bits.
 
 Requires Triton, which comes with the CUDA builds of torch for Linux; no other part of the lab does.
 Without a GPU the kernel runs in Triton's interpreter (TRITON_INTERPRET=1 before Python starts),
@@ -71,6 +71,8 @@ TILES = (
 )
 # rows of tiles in a band: a panel of B is used this many times while it is in the cache
 TOGETHER = 8
+# elements: the kernel computes offsets in signed integers of 32 bits, and this is beyond them
+TOO_FAR = 2**31
 
 
 def tile_of_d(
@@ -154,6 +156,32 @@ def why_unavailable(device: torch.device | str) -> str:
     )
 
 
+def _require_in_reach(a: Tensor, b: Tensor, d: Tensor) -> None:
+    """Raise a ValueError if the kernel, which checks nothing, would leave a matrix.
+
+    Args:
+        a: A[m,k].
+        b: B[k,n].
+        d: the tensor that is written.
+    """
+    shape = [len(a), b.shape[1]]
+    if list(d.shape) != shape or d.dtype != a.dtype:
+        raise ValueError(
+            f"out: expected {a.dtype} {shape}, got {d.dtype} {list(d.shape)}; None makes a tensor"
+        )
+    if not a.device == b.device == d.device:
+        raise ValueError(
+            f"expected A, B and out on one device, got {a.device}, {b.device} and {d.device}"
+        )
+    for name, matrix in (("A", a), ("B", b), ("D", d)):
+        steps = zip(matrix.shape, matrix.stride(), strict=True)
+        if sum((size - 1) * stride for size, stride in steps) >= TOO_FAR:
+            raise ValueError(
+                f"expected matrices that extend over at most 2^31 elements, got {name} "
+                f"{list(matrix.shape)} with strides {list(matrix.stride())}; multiply it in parts"
+            )
+
+
 def matmul(a: Tensor, b: Tensor, tile: Tile = TILES[0], out: Tensor | None = None) -> Tensor:
     """Return D[m,n] = A[m,k] @ B[k,n] in the dtype of A, computed by the lab's Triton kernel.
 
@@ -164,7 +192,8 @@ def matmul(a: Tensor, b: Tensor, tile: Tile = TILES[0], out: Tensor | None = Non
         out: the tensor D to write into; None: a new tensor.
 
     Raises:
-        ValueError: the shapes or dtypes do not match, or are not those of a Tensor Core product.
+        ValueError: the shapes, dtypes or devices do not match, or are not those of a Tensor Core
+            product; or a matrix extends over more than 2^31 elements.
         RuntimeError: Triton or a GPU is missing, or the GPU is too small for this tile.
     """
     shapes_match = a.dim() == b.dim() == 2 and a.shape[1] == b.shape[0]
@@ -175,14 +204,15 @@ def matmul(a: Tensor, b: Tensor, tile: Tile = TILES[0], out: Tensor | None = Non
             f"expected A[m,k] and B[k,n], both float16 or both bfloat16 and not empty, got "
             f"{a.dtype} {list(a.shape)} and {b.dtype} {list(b.shape)}"
         )
-    reason = why_unavailable(a.device)
-    if reason:
-        raise RuntimeError(reason)
     m, k = a.shape
     n = b.shape[1]
     d = out
     if d is None:
         d = torch.empty(m, n, dtype=a.dtype, device=a.device)
+    _require_in_reach(a, b, d)
+    reason = why_unavailable(a.device)
+    if reason:
+        raise RuntimeError(reason)
     programs = triton.cdiv(m, tile.m) * triton.cdiv(n, tile.n)
     try:
         _kernel()[(programs,)](

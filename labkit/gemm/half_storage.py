@@ -88,6 +88,10 @@ GEMMS = frozenset(
         "rnn_relu_cell",
     ]
 )
+# Product that changes its first operand -> the function that computes the same apart.
+IN_PLACE = {
+    f"{name}_": getattr(torch, name) for name in ("addmm", "addbmm", "addmv", "addr", "baddbmm")
+}
 # Normalisation layers: a GPU kernel reads FP16, computes in FP32 with FP32 weights and writes FP16.
 NORMS = frozenset(["batch_norm", "group_norm", "layer_norm", "instance_norm"])
 # of these, those that update running statistics in place
@@ -174,6 +178,23 @@ def _write_back(narrow_tree: Any, wide: Any) -> None:
             narrow.copy_(copy)
 
 
+def writes_product(name: str, kwargs: dict[str, Any]) -> bool:
+    """Return whether a call writes a matrix product into a tensor: in place, or into `out`."""
+    return name in IN_PLACE or (name in GEMMS and kwargs.get("out") is not None)
+
+
+def write_product(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Tensor:
+    """Compute a product apart, and write it into its first operand or into `out`."""
+    if func.__name__ in IN_PLACE:
+        changed: Tensor = args[0]
+        return changed.copy_(IN_PLACE[func.__name__](*args, **kwargs))
+    apart = {key: value for key, value in kwargs.items() if key != "out"}
+    # unlike copy_, this gives `out` the shape of the product, and refuses operands with gradients
+    return torch.mul(func(*args, **apart), 1, out=kwargs["out"])
+
+
 class HalfStorage(LabMode):
     """The mode behind `half_storage`."""
 
@@ -196,16 +217,12 @@ class HalfStorage(LabMode):
         if runs_graph():
             return call_unseen(func, args, kwargs)
         name = getattr(func, "__name__", "")
-        if name in IN_FP32:
+        if name in IN_FP32 or name in IN_PLACE:
             dtypes = _dtypes(args, kwargs, complex_too=False)
             dtype = dtypes[0] if dtypes else None
             agree = name in NORMS or all(other == dtype for other in dtypes)
-            if dtype in HALVES and agree and kwargs.get("out") is None:
-                if self.accumulator is not None and name not in NORMS:
-                    return run(func, args, kwargs, self.accumulator)
-                if name in RECURRENT:
-                    return recurrent(name, *args)
-                return rounds_once(func, args, kwargs, dtype)
+            if dtype in HALVES and agree:
+                return self._in_fp32(func, args, kwargs, dtype)
         elif is_composite(func):
             tensors = tensors_in((*args, *kwargs.values()))
             if func is Tensor.backward or any(tensor.dtype in UPCAST for tensor in tensors):
@@ -222,6 +239,23 @@ class HalfStorage(LabMode):
                 return rounds_once(func, args, kwargs, dtypes[0])
         return func(*args, **kwargs)
 
+    def _in_fp32(
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        dtype: torch.dtype,
+    ) -> Any:
+        """Compute an operation of `IN_FP32` or `IN_PLACE`, whose results have this dtype."""
+        name = func.__name__
+        if writes_product(name, kwargs):
+            return self.call_inside(write_product, (func, args, kwargs), {})
+        if self.accumulator is not None and name not in NORMS:
+            return run(func, args, kwargs, self.accumulator)
+        if name in RECURRENT:
+            return recurrent(name, *args)
+        return rounds_once(func, args, kwargs, dtype)
+
     def _in_graph(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """Do the same while torch.compile traces; break the graph at what it cannot trace."""
         require_traceable(func)
@@ -231,11 +265,15 @@ class HalfStorage(LabMode):
             halves = halves or tensor.dtype in UPCAST
         if not halves:
             return call_in_graph(func, args, kwargs)
+        if writes_product(name, kwargs):
+            if self.accumulator is not None:
+                break_graph()
+            return call_in_graph(func, args, kwargs)
         if name in IN_FP32:
             dtypes = _dtypes(args, kwargs, complex_too=False)
             dtype = dtypes[0] if dtypes else None
             agree = name in NORMS or all(other == dtype for other in dtypes)
-            if dtype not in HALVES or not agree or kwargs.get("out") is not None:
+            if dtype not in HALVES or not agree:
                 return call_in_graph(func, args, kwargs)
             # running statistics that are not FP32 would have to be written back
             statistics = name in STATEFUL and any(other != torch.float32 for other in dtypes[1:])

@@ -303,7 +303,10 @@ def _convolution(
         total = [d * (k - 1) for k, d in zip(window, holes, strict=True)]
         around = [(n // 2, n - n // 2) for n in total]
     else:
-        around = [(n, n) for n in _each(0 if padding == "valid" else padding, dimensions)]
+        if isinstance(padding, str) and padding != "valid":
+            raise RuntimeError(f'padding: expected numbers, "same" or "valid", got {padding!r}')
+        numbers = 0 if padding == "valid" else padding
+        around = [(n, n) for n in _each_from_0(numbers, dimensions, "padding")]
     # torch expects before and after of the last dimension first
     image = F.pad(image, list(itertools.chain.from_iterable(reversed(around))))
     batch, channels = image.shape[:2]
@@ -349,8 +352,8 @@ def _transposed_convolution(
     image = _image(input, weight, dimensions)
     steps = _each(stride, dimensions)
     holes = _each(dilation, dimensions)
-    cut = _each(padding, dimensions)
-    more = _each(output_padding, dimensions)
+    cut = _each_from_0(padding, dimensions, "padding")
+    more = _each_from_0(output_padding, dimensions, "output_padding")
     batch, channels, *places = image.shape
     _, out, *window = weight.shape
     if channels != weight.shape[0] or channels % groups:
@@ -441,6 +444,14 @@ def _each(value: Any, dimensions: int) -> tuple[int, ...]:
     # torch takes numbers of numpy, too
     sizes = (int(value),) if isinstance(value, Integral) else tuple(value)
     return sizes * dimensions if len(sizes) == 1 else sizes
+
+
+def _each_from_0(value: Any, dimensions: int, argument: str) -> tuple[int, ...]:
+    """Return one number for each dimension, none of which is negative."""
+    sizes = _each(value, dimensions)
+    if min(sizes) < 0:
+        raise RuntimeError(f"{argument}: expected numbers of 0 or more, got {value}")
+    return sizes
 
 
 def _attention(

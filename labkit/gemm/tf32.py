@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from labkit.formats import TF32
-from labkit.gemm.half_storage import GEMMS
+from labkit.gemm.half_storage import GEMMS, IN_PLACE, write_product, writes_product
 from labkit.gemm.precision import fp32_precision, has_tf32
 from labkit.gemm.product import run
 from labkit.gemm.recurrent import RECURRENT, over_layers
@@ -79,7 +79,7 @@ class Tf32Products(LabMode):
             return func(*args, **kwargs)
         break_graph()
         name = getattr(func, "__name__", "")
-        if name not in GEMMS and name not in RECURRENT:
+        if name not in GEMMS and name not in IN_PLACE and name not in RECURRENT:
             if is_composite(func):
                 return self.inside(func, args, kwargs)
             return func(*args, **kwargs)
@@ -88,8 +88,10 @@ class Tf32Products(LabMode):
             for tensor in tensors_in((*args, *kwargs.values()))
             if tensor.is_floating_point()
         }
-        if dtypes != {torch.float32} or kwargs.get("out") is not None:
+        if dtypes != {torch.float32}:
             return func(*args, **kwargs)
+        if writes_product(name, kwargs):
+            return self.call_inside(write_product, (func, args, kwargs), {})
         if name in RECURRENT:
             with self:
                 return over_layers(partial(_over_time, name), *args)

@@ -136,6 +136,9 @@ class TrainingRun:
         measure_every: steps between two measurements of underflow and swallowed updates; 0 for
             none.
 
+    Raises:
+        ValueError: measure_every is negative, or this machine has no such device.
+
     Attributes:
         keep_exponents: whether a measurement keeps the histograms of its FP32 gradients.
         exponents: histograms of the latest measurement; None before the first, or if they are not
@@ -154,6 +157,9 @@ class TrainingRun:
         measure_every: int = MEASURE_EVERY,
     ) -> None:
         require_kind(seed, int, "seed")
+        require_kind(measure_every, int, "measure_every")
+        if measure_every < 0:
+            raise ValueError(f"expected measure_every of 0 or more, got {measure_every}")
         # generators of torch refuse numbers of numpy
         seed = operator.index(seed)
         task = as_task(task)
@@ -440,10 +446,14 @@ def train(
         stop: called before every step; True ends the run early, which the record states.
 
     Raises:
-        ValueError: steps is negative, watch_every is less than 1, or this machine has no such
-            device.
+        TypeError: a number of steps is not an int, or watch is a single kind.
+        ValueError: steps or measure_every is negative, watch_every is less than 1, or this machine
+            has no such device.
     """
     require_kind(steps, (int, type(None)), "steps")
+    require_kind(watch_every, int, "watch_every")
+    if isinstance(watch, str):
+        raise TypeError(f"watch: expected a list of kinds, got {watch!r}. Pass [{watch!r}]")
     task = as_task(task)
     recipe = as_recipe(recipe)
     planned = task.steps if steps is None else steps

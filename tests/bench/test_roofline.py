@@ -68,6 +68,17 @@ def test_a_ring_that_exchanges_nothing_is_refused(weights, ranks, says):
         ring_table(weights, ranks)
 
 
+def test_a_ring_of_half_a_rank_is_refused():
+    with pytest.raises(TypeError, match=r"ranks: expected an int, got 2\.5"):
+        ring_table(1000, 2.5)
+
+
+def test_columns_of_many_weights_stay_apart():
+    table = ring_table(10**9, 8)
+    # 32 GB take more than a thousand milliseconds through Ethernet
+    assert table.splitlines()[-1].split()[3:7] == ["5600.20", "ms", "2800.20", "ms"]
+
+
 @pytest.mark.parametrize("size", range(3))
 def test_a_case_without_elements_is_refused(size):
     sizes = [8, 8, 8]

@@ -162,6 +162,11 @@ def test_an_unknown_operation_is_refused():
         ElementwiseCase("gelu", 10)
 
 
+def test_half_a_round_is_refused():
+    with pytest.raises(TypeError, match=r"rounds: expected an int, got 1\.5"):
+        run_cases([], rounds=1.5)
+
+
 def test_each_call_has_its_own_aligned_operands():
     sets = Pool("cpu").sets(GemmCase(64, 64, 64, FP32))
     starts = [tensor.data_ptr() for operands in sets for tensor in operands]

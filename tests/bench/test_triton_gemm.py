@@ -36,9 +36,9 @@ for each in TILES:  # those that are timed, over an edge of each
     b = torch.randint(-4, 5, (65, 257), generator=generator).half()
     assert torch.equal(matmul(a, b, each), (a.double() @ b.double()).half()), each.name
 # A result with a stride, whose neighbours must stay.
-out = torch.full((4, 6), 7.0).half()[:, ::2]
-matmul(torch.ones(4, 5).half(), torch.ones(5, 3).half(), tile, out)
-assert torch.equal(out, torch.full((4, 3), 5.0).half())
+whole = torch.full((4, 6), 7.0).half()
+matmul(torch.ones(4, 5).half(), torch.ones(5, 3).half(), tile, whole[:, ::2])
+assert torch.equal(whole, torch.tensor([5.0, 7.0]).half().repeat(4, 3))
 long = torch.ones(1, 4096).half()  # an FP16 accumulator would have stopped at 2048
 assert matmul(long, long.t(), tile).item() == 4096
 print("every product is right")
@@ -94,3 +94,27 @@ def test_what_does_not_fit_is_refused():
     ):
         with pytest.raises(ValueError, match=r"expected A\[m,k\] and B\[k,n\]"):
             matmul(a, b)
+
+
+@pytest.mark.parametrize(
+    "out",
+    [torch.zeros(2, 2).half(), torch.zeros(4, 4), torch.zeros(16).half()],
+    ids=["smaller", "another dtype", "a vector"],
+)
+def test_a_result_that_does_not_fit_is_refused(out):
+    ones = torch.ones(4, 4).half()
+    with pytest.raises(ValueError, match=r"out: expected torch\.float16 \[4, 4\]"):
+        matmul(ones, ones, out=out)
+
+
+def test_matrices_on_two_devices_are_refused():
+    with pytest.raises(ValueError, match="on one device, got cpu, meta and cpu"):
+        matmul(torch.ones(4, 4).half(), torch.ones(4, 4, device="meta").half())
+
+
+def test_a_matrix_beyond_32_bits_is_refused():
+    # 2^32 elements, of which none is stored
+    a = torch.empty(2**16, 2**16, dtype=torch.float16, device="meta")
+    b = torch.empty(2**16, 16, dtype=torch.float16, device="meta")
+    with pytest.raises(ValueError, match=r"at most 2\^31 elements, got A \[65536, 65536\]"):
+        matmul(a, b)

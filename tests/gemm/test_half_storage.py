@@ -99,6 +99,75 @@ def test_a_product_is_written_into_out() -> None:
     assert torch.equal(out, (a.float() @ b.float()).half())
 
 
+ONES = torch.ones(4096).half()
+# each writes the sum of 4096 ones into a tensor of zeros, and returns it
+WRITING: dict[str, Callable[[], Tensor]] = {
+    "addmm_": lambda: torch.zeros(1, 1).half().addmm_(ONES[None], ONES[:, None]),
+    "addbmm_": lambda: torch.zeros(1, 1).half().addbmm_(ONES[None, None], ONES[None, :, None]),
+    "addmv_": lambda: torch.zeros(1).half().addmv_(mat=ONES[None], vec=ONES),
+    "baddbmm_": lambda: torch.zeros(1, 1, 1).half().baddbmm_(ONES[None, None], ONES[None, :, None]),
+    "mm": lambda: torch.mm(ONES[None], ONES[:, None], out=torch.zeros(1, 1).half()),
+    "matmul": lambda: torch.matmul(ONES[None], ONES, out=torch.zeros(1).half()),
+}
+REDUCED = sorted(set(WRITING) - {"addbmm_"})
+
+
+@pytest.mark.parametrize("name", WRITING)
+def test_a_product_that_is_written_is_summed_in_fp32(name: str) -> None:
+    with half_storage("cpu"):
+        assert WRITING[name]().item() == 4096
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_a_product_that_is_written_has_the_accumulator(name: str) -> None:
+    with half_storage("cpu", SEQUENTIAL_FP16):
+        assert WRITING[name]().item() == 2048
+
+
+def test_a_written_product_without_an_accumulator_is_refused() -> None:
+    with half_storage("cpu", SEQUENTIAL_FP16), pytest.raises(NotImplementedError, match="addbmm"):
+        WRITING["addbmm_"]()
+
+
+def test_gradients_flow_through_a_product_in_place() -> None:
+    a = random_normal(3, 4).half().requires_grad_()
+    b = random_normal(4, 2, seed=1).half().requires_grad_()
+    x = random_normal(3, 2, seed=2).half().requires_grad_()
+    with half_storage("cpu"):
+        expected = torch.autograd.grad(torch.addmm(x, a, b, beta=0.5).sum(), (x, a, b))
+        gradients = torch.autograd.grad(x.clone().addmm_(a, b, beta=0.5).sum(), (x, a, b))
+    for ours, theirs in zip(gradients, expected, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_product_in_place_returns_its_operand() -> None:
+    x = torch.zeros(1, 1).half()
+    with half_storage("cpu"):
+        assert x.addmm_(ONES[None], ONES[:, None]) is x
+
+
+def test_out_gets_the_shape_of_the_product() -> None:
+    out = torch.empty(0).half()
+    with half_storage("cpu"):
+        torch.mm(ONES[None], ONES[:, None], out=out)
+    assert out.shape == (1, 1)
+
+
+def test_out_is_refused_where_gradients_are_recorded() -> None:
+    a = torch.ones(2, 2).half().requires_grad_()
+    with half_storage("cpu"), pytest.raises(RuntimeError, match="automatic differentiation"):
+        torch.mm(a, a, out=torch.zeros(2, 2).half())
+
+
+def test_a_compiled_product_in_place_has_the_accumulator() -> None:
+    @torch.compile(backend="eager")
+    def add(x: Tensor) -> Tensor:
+        return x.addmm_(ONES[None], ONES[:, None])
+
+    with half_storage("cpu", SEQUENTIAL_FP16):
+        assert add(torch.zeros(1, 1).half()).item() == 2048
+
+
 PRODUCTS: tuple[Callable[..., torch.Tensor], ...] = (
     lambda a, b: a @ b,
     torch.Tensor.matmul,

@@ -230,6 +230,24 @@ def test_a_linear_layer_may_have_a_vector_of_weights() -> None:
     assert torch.equal(ours, F.linear(x.float(), w.float()).half())
 
 
+@pytest.mark.parametrize("padding", [-1, (0, -1), "full"])
+def test_padding_that_torch_refuses_is_refused(padding: Any) -> None:
+    arguments = (integers(1, 2, 5, 5), integers(3, 2, 3, 3))
+    with pytest.raises(RuntimeError, match="padding"):
+        F.conv2d(*arguments, padding=padding)
+    with pytest.raises(RuntimeError, match="padding: expected numbers"):
+        run(F.conv2d, arguments, {"padding": padding}, EXACT)
+
+
+@pytest.mark.parametrize("argument", ["padding", "output_padding"])
+def test_negative_padding_of_a_transposed_one_is_refused(argument: str) -> None:
+    arguments = (integers(1, 2, 5, 5), integers(2, 3, 3, 3))
+    with pytest.raises(RuntimeError, match="negative"):
+        F.conv_transpose2d(*arguments, **{argument: -1})
+    with pytest.raises(RuntimeError, match=f"^{argument}: expected numbers of 0 or more, got -1"):
+        run(F.conv_transpose2d, arguments, {argument: -1}, EXACT)
+
+
 def test_attention_shares_keys_among_heads() -> None:
     q = integers(1, 4, 5, 8)
     k = integers(1, 2, 5, 8)

@@ -155,6 +155,26 @@ def test_an_addend_with_a_factor_of_0_is_not_read(func: Any) -> None:
     assert product.isfinite().all()
 
 
+# 1 + 2^-11 is a tie between 1 and 1 + 2^-10
+TIE = torch.full((1, 1), 1 + 2.0**-11)
+THREE = torch.full((1, 1), 3.0)
+
+
+def test_operands_of_a_product_in_place_are_rounded() -> None:
+    x = torch.full((1, 1), 2.0**-11)
+    with tf32_products("cpu"):
+        result = x.addmm_(TIE, THREE)
+    assert result is x
+    assert x.item() == 3 + 2.0**-11
+
+
+def test_operands_of_a_product_into_out_are_rounded() -> None:
+    out = torch.zeros(1, 1)
+    with tf32_products("cpu"):
+        torch.mm(TIE, THREE, out=out)
+    assert out.item() == 3
+
+
 def test_products_of_attention_are_rounded_but_not_the_softmax() -> None:
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 1, 2, 5, 8).unbind(0)

@@ -122,6 +122,21 @@ def test_a_negative_number_of_steps_is_refused() -> None:
         train(DIGITS, RECIPES["FP32"], steps=-1)
 
 
+def test_a_single_kind_to_watch_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Pass \['weight gradients'\]"):
+        train(DIGITS, RECIPES["FP32"], steps=1, watch="weight gradients")
+
+
+def test_a_negative_measure_every_is_refused() -> None:
+    with pytest.raises(ValueError, match="measure_every of 0 or more, got -1"):
+        TrainingRun(DIGITS, RECIPES["FP32"], measure_every=-1)
+
+
+def test_a_measurement_every_two_and_a_half_steps_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"measure_every: expected an int, got 2\.5"):
+        train(DIGITS, RECIPES["FP32"], steps=1, measure_every=2.5)  # type: ignore[arg-type]
+
+
 def test_watching_no_step_is_refused() -> None:
     with pytest.raises(ValueError, match="omit watch"):
         train(DIGITS, RECIPES["FP32"], steps=1, watch=("weight gradients",), watch_every=0)
