@@ -198,8 +198,11 @@ def test_a_damaged_cell_stops_no_other_restoration(ask, folder: Path, source: ob
         if SMALLEST.tag in cell["metadata"].get("tags", ()):
             cell["source"] = source
     notebook.write_text(json.dumps(content))
-    (line,) = restore_answers(folder)
-    assert line.startswith("start.smallest: 00_start.ipynb has no such cell")
+    put(folder / "01_numbers.ipynb", (build.NOTEBOOKS / "01_numbers.ipynb").read_bytes())
+    append_answer(folder / NAME, "exercise", "numbers.decode", "an answer", points=1, out_of=6)
+    damaged, other = restore_answers(folder)
+    assert damaged.startswith("start.smallest: 00_start.ipynb has no such cell")
+    assert other.startswith("numbers.decode: restored into 01_numbers.ipynb")
 
 
 def test_an_answer_with_a_lone_surrogate_comes_back(folder: Path) -> None:

@@ -149,18 +149,31 @@ def test_an_earlier_form_is_refused_with_a_sentence() -> None:
         exercise_of(form)
 
 
-def test_an_answer_uses_helpers_of_other_cells() -> None:
-    number, id = "01", "numbers.next_up"
-    notebook = learners_notebook(lesson_of(number))
-    helper = {"cell_type": "code", "id": "mine", "metadata": {}, "source": "import torch\nONE = 1"}
-    notebook = {**notebook, "cells": [helper, *notebook["cells"]]}
-    exercise = EXERCISES[id]
-    source = f"def {exercise.entry}({', '.join(exercise.parameters)}):\n    return torch, ONE"
-    asked = json.dumps([(live(number)[id], notebook, source)])
+def shown_beside(cell: str, source: str) -> list[Any]:
+    """Return what a page shows of an answer to numbers.next_up, with a cell in front of all."""
+    notebook = learners_notebook(lesson_of("01"))
+    first = {"cell_type": "code", "id": "mine", "metadata": {}, "source": cell}
+    notebook = {**notebook, "cells": [first, *notebook["cells"]]}
+    asked = json.dumps([(live("01")["numbers.next_up"], notebook, source)])
     run = subprocess.run(
         [sys.executable, "-c", WITHOUT], input=asked, capture_output=True, text=True
     )
-    ((solved, text, _, notes),) = json.loads(run.stdout)
+    assert run.returncode == 0, run.stderr
+    shown: list[list[Any]] = json.loads(run.stdout)
+    return shown[0]
+
+
+def test_an_answer_uses_helpers_of_other_cells() -> None:
+    right = Solutions(lesson_of("01").text).source("numbers.next_up")
+    helper = right.replace("my_next_up", "helper")
+    entry = "def my_next_up(*arguments):\n    return helper(*arguments)"
+    assert not shown_beside("", entry)[0]
+    assert shown_beside(helper, entry)[0]
+
+
+def test_an_import_that_fails_is_named_beside_the_answer() -> None:
+    entry = "def my_next_up(*arguments):\n    return torch"
+    solved, text, _, notes = shown_beside("import torch", entry)
     assert not solved
     assert "NameError" in text
     assert "No module named 'torch'" in notes[0]

@@ -70,7 +70,7 @@ def test_the_report_has_all_steps(tmp_path):
     assert not watch.is_open
 
 
-def test_after_an_error_the_next_training_closes_it(tmp_path):
+def test_close_ends_a_watch_whose_training_failed(tmp_path):
     watch = Watch(every=1)
     with pytest.raises(RuntimeError, match="no such batch"):
         fit(Network(fails_at=3), tmp_path, watch)

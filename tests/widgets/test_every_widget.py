@@ -19,6 +19,7 @@ from labkit.amp import RECIPES
 from labkit.formats import FP16
 from labkit.instrument import snapshot
 from labkit.train import TASKS
+from labkit.widgets.base.widget import LabWidget
 
 GRADIENTS = {"conv": torch.linspace(-1, 1, 50) * 2.0**-20, "head": torch.ones(3) * 2.0**-9}
 SHORT = widgets.Trace(
@@ -31,6 +32,7 @@ WIDGETS: dict[str, Callable[[], Any]] = {
     "beat_scaler": lambda: widgets.BeatTheScaler(steps=3, device="cpu"),
     "bits": lambda: widgets.BitExplorer(FP16, 1.0),
     "block_scales": widgets.BlockScales,
+    "gpu_run": widgets.GpuRun,
     "graph": widgets.CastPasses,
     "ledger": lambda: widgets.CastLedger(torch.relu, torch.ones(2, 2)),
     "live": lambda: widgets.LiveTraining("digits", steps=3, device="cpu"),
@@ -52,6 +54,7 @@ WIDGETS: dict[str, Callable[[], Any]] = {
         snapshot(GRADIENTS, step=0, kind="weight gradients")
     ),
     "workbench": lambda: widgets.Workbench("digits", steps=3, device="cpu"),
+    "workers": widgets.Workers,
     "zoom": lambda: widgets.GradientZoom({0: GRADIENTS}),
 }
 PICTURES = {"scaler_presets", "scaler_timeline", "underflow", "zoom"}
@@ -155,6 +158,7 @@ REFUSED: dict[str, list[tuple[str, object, str | None]]] = {
         *(("log2_scale", wrong, f"expected 0 to 30, got {wrong}") for wrong in (-1, 31, 100, True)),
         ("layer", "cnov", "got 'cnov'"),
     ],
+    "workers": [("way", "median", "way: expected one of ")],
     "zoom": [
         ("frame", 1, None),
         ("layer", "tail", None),
@@ -177,6 +181,18 @@ def widget(name: str) -> Any:
     widget = WIDGETS[name]()
     yield widget
     widget.close()
+
+
+def test_the_table_has_every_public_widget() -> None:
+    """All but the pulse, whose output is of its own: tests/widgets/test_base.py has it."""
+    public = [getattr(widgets, name) for name in widgets.__all__]
+    kinds = [kind for kind in public if isinstance(kind, type) and issubclass(kind, LabWidget)]
+    made = [make() for make in WIDGETS.values()]
+    for widget in made:
+        widget.close()
+    # anywidget gives each widget a class of its own, which keeps the name.
+    names = {type(widget).__name__ for widget in made}
+    assert names == {kind.__name__ for kind in kinds} - {"Pulse"}
 
 
 def state(widget: Any) -> dict[str, Any]:
