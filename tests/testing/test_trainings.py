@@ -9,10 +9,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from labkit.cli import main
-from labkit.instrument import Recording
+from labkit.instrument import Recording, watch
 from labkit.instrument.recording import RecordedStep
+from labkit.instrument.sketch import sketch
 from labkit.testing import (
     TrainingsDiffer,
     TrainingVerdictKind,
@@ -285,6 +289,50 @@ def test_another_number_of_calls_is_named() -> None:
     runs = SimpleNamespace(sketches=lambda now, kind: {}, run=SimpleNamespace(sampled=[halves]))
     reason = starts._other_batch(runs, (whole, halves))
     assert "the model was called 1 time, and 2 times in the other run" in reason
+
+
+class Masked(nn.Module):
+    """A mean of the vectors of tokens, under a mask of floats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(10, 8)
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        return self.last((self.embed(tokens) * mask[..., None]).mean(1))
+
+
+def test_other_tokens_under_an_equal_mask_are_another_batch(tmp_path: Path) -> None:
+    """The recording has a sketch of the mask, and none of the tokens."""
+    recordings = []
+    for seed in (1, 2):
+        torch.manual_seed(0)
+        model = Masked()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        drawn = torch.Generator().manual_seed(seed)
+        path = tmp_path / f"{seed}.labkit"
+        with watch(model, every=1, against_fp32_every=0).record(path):
+            for _ in range(2):
+                tokens = torch.randint(10, (16, 5), generator=drawn)
+                outputs = model(tokens, torch.ones(16, 5))
+                optimizer.zero_grad()
+                cross_entropy(outputs, torch.arange(16) % 3).backward()
+                optimizer.step()
+        recordings.append(path)
+    verdict = compare_trainings(*recordings)
+    assert verdict.kind is OTHER_START
+    assert verdict.reason == "another batch in step 0"
+
+
+def test_a_call_that_only_one_run_makes_is_not_another_start() -> None:
+    """It is a fault, such as a lost part of a batch: the other call has the same inputs."""
+    ones = sketch(torch.ones(4))
+    once = RecordedStep(step=1, batch=((1, 30),))
+    twice = replace(once, batch=((1, 30), (2, 20)))
+    pairs = {("inputs", "net 1"): (ones, ones)}
+    runs = SimpleNamespace(sketches=lambda now, kind: pairs, run=SimpleNamespace(sampled=[twice]))
+    assert starts._other_batch(runs, (once, twice)) == ""
 
 
 @pytest.mark.parametrize(

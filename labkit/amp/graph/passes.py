@@ -99,9 +99,12 @@ def _earlier_with_same_value(
             one_mode = has_gradients[first] == has_gradients[source] == has_gradients[node]
             is_equal = unwritten and one_mode and _adds_up_alike(first, source, node)
             return first if is_equal else None
-    # the same cast of an input again; a cast with a gradient is not shared
-    if source.op == "placeholder" and not source.meta["source"].gradient:
-        return casts.get((source, to))
+    # The same cast of an input again. A cast with a gradient is not shared, nor one of an input
+    # that an operation writes into.
+    if source.op == "placeholder":
+        origin = source.meta["source"]
+        if not origin.gradient and not origin.written:
+            return casts.get((source, to))
     return None
 
 
@@ -197,4 +200,6 @@ def _writes(node: fx.Node) -> bool:
     in_place = name.endswith("_") and not name.endswith("__")
     # `x += y` is __iadd__. Names such as __invert__ are counted, too, which costs a cast at most.
     is_operator = name == "__setitem__" or name.startswith("__i")
-    return in_place or is_operator or "out" in node.kwargs
+    # running statistics
+    is_norm = name in ("batch_norm", "instance_norm")
+    return in_place or is_operator or is_norm or "out" in node.kwargs

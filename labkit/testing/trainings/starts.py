@@ -63,19 +63,26 @@ def _other_weights(runs: RunPair, now: StepPair) -> str:
 
 
 def _other_batch(runs: RunPair, now: StepPair) -> str:
-    """Return a sentence if the batches of a step differ by more than their format, or ""."""
+    """Return how the batches of a step differ by more than rounding to formats, or ""."""
     ours, theirs = now
     if not ours.batch or not theirs.batch or ours.batch == theirs.batch:
         return ""
-    inputs = runs.sketches(now, "inputs")
-    if inputs and all(_same_up_to_format(*pair) for pair in inputs.values()):
-        return ""
+    inputs = list(runs.sketches(now, "inputs").values())
+    are_same = bool(inputs) and all(_same_up_to_format(*pair) for pair in inputs)
     if len(ours.batch) != len(theirs.batch):
+        # The calls of both runs have the same inputs: one run leaves a part of the batch out, or
+        # sees one more, which is not another start.
+        if are_same:
+            return ""
         return (
             f"other batches: in step {ours.step} the model was called "
             f"{counted(len(ours.batch), 'time')}, and {counted(len(theirs.batch), 'time')} in the "
             "other run"
         )
+    # The digests of the same numbers differ if their formats do. Where all formats agree, they
+    # differ by an input without a sketch, such as the numbers of tokens.
+    if are_same and any(here.dtype != there.dtype for here, there in inputs):
+        return ""
     # The sum of the digests does not depend on the order of the examples.
     totals = [sum(digest for _, digest in step.batch) & 0xFFFFFFFF for step in now]
     if totals[0] == totals[1]:

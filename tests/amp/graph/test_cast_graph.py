@@ -681,6 +681,38 @@ def test_weight_that_forward_writes_is_cast_for_each_use() -> None:
         assert graph.decided.run is not None
 
 
+class Tracked(nn.Module):
+    """A norm that returns by how much its running mean moves."""
+
+    def __init__(self, norm: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.norm = norm
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("variance", torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        before = self.mean.half()
+        self.norm(x, self.mean, self.variance)
+        return self.mean.half() - before
+
+
+@pytest.mark.parametrize(
+    "norm", [partial(F.batch_norm, training=True), F.instance_norm], ids=["batch", "instance"]
+)
+def test_statistics_that_a_norm_updates_are_cast_again(norm: Callable[..., Tensor]) -> None:
+    eager = Tracked(norm)
+    other = copy.deepcopy(eager)
+    graph = CastGraph(other, FP16)
+    x = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(0)) + 4
+    for _ in range(4):
+        with half_storage("cpu"), autocast():
+            expected = eager(x)
+        with half_storage("cpu"), autocast():
+            assert torch.equal(graph(x), expected)
+        assert expected.any()
+    assert graph.decided.run is not None
+
+
 def test_two_traces_that_overlap_restore_torchs_method() -> None:
     original = vars(torch.autograd.Function)["apply"]
     # As in two threads, the trace that began first ends first.
