@@ -11,6 +11,11 @@ from labkit.processes import LineProcess, kill_group, start_group
 from tests.slowness import slowness
 
 
+def limit() -> float:
+    """Return a time limit that only a hang reaches, in seconds."""
+    return 60 * slowness()
+
+
 def test_kill_group_ends_the_children_of_the_leader() -> None:
     wait = "print('here', flush=True); import time; time.sleep(600)"
     start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {wait!r}])"
@@ -18,7 +23,7 @@ def test_kill_group_ends_the_children_of_the_leader() -> None:
     assert leader.stdout.readline() == "here\n"
     kill_group(leader)
     # The pipe is closed when the child, which has it too, has ended.
-    assert leader.communicate(timeout=60 * slowness())[0] == ""
+    assert leader.communicate(timeout=limit())[0] == ""
     assert leader.returncode != 0
     # A second call does nothing.
     kill_group(leader)
@@ -30,11 +35,6 @@ def test_kill_group_ends_the_children_of_the_leader() -> None:
 def program(text: str) -> list[str]:
     """Return the command that runs Python code without buffering its output."""
     return [sys.executable, "-u", "-c", text]
-
-
-def limit() -> float:
-    """Return a time limit that only a hang reaches, in seconds."""
-    return 60 * slowness()
 
 
 ECHO = """
@@ -112,10 +112,26 @@ def test_a_process_that_answers_nothing_is_still_running() -> None:
     assert process.read_line(limit()) == b""
 
 
-def test_silent_process_is_ended_with_its_group() -> None:
+def test_a_process_that_closed_its_output_is_killed() -> None:
     process = LineProcess(program("import os, time; os.close(1); os.close(2); time.sleep(600)"))
     assert process.read_line(limit()) == b""
     assert process.end() is None
+    assert process._process.returncode == -signal.SIGKILL
+
+
+STARTS_ANOTHER = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-u", "-c", "print('here'); import time; time.sleep(600)"])
+time.sleep(600)
+"""
+
+
+def test_end_kills_the_children_of_a_process() -> None:
+    process = LineProcess(program(STARTS_ANOTHER))
+    assert process.read_line(limit()) == b"here\n"
+    assert process.end() is None
+    # The child has the pipe, so the lines end with it.
+    assert process.read_line(limit()) == b""
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")

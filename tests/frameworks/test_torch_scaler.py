@@ -1,4 +1,8 @@
-"""The interface of torch.amp.GradScaler in labkit, and 10,000 random steps beside torch's own."""
+"""labkit's GradScaler beside torch.amp's.
+
+Its interface and its states are torch's, 10,000 random steps have the same bits, cases of PyTorch's
+own tests pass, and in a few cases it differs from torch's on purpose.
+"""
 
 import copy
 import inspect
@@ -472,7 +476,7 @@ def random_steps(scaler_class, steps, seed, lowest, fused):
 def _a_new_scale(draw, scaler, lowest):
     """Return a new scale, a number or a tensor, in a list; mostly an empty list.
 
-    There is a new scale in every twentieth step, and whenever the scale is below `lowest`.
+    There is a new scale in about every twentieth step, and whenever the scale is below `lowest`.
     """
     if draw.random() < 0.05 or scaler.get_scale() < lowest:
         value = 2.0 ** draw.triangular(0, 127, 127)
@@ -665,9 +669,9 @@ def test_unscaling_optimizer_gets_scale_and_found_inf(make_scaler):
     assert not {"grad_scale", "found_inf"} & vars(new).keys()
 
 
-# Cases in which torch's scaler spoils a training without an error, and ours does not. Each test
-# runs both. The expectations of torch are those of torch 2.13; if a later version mends a case, its
-# test fails.
+# Cases in which ours differs from torch's on purpose: torch's scaler spoils a training, or refuses
+# a step that it could skip. The expectations of torch are those of torch 2.13; if a later version
+# mends a case, its test fails.
 
 
 def begin(scaler_class, optimizer_class=torch.optim.SGD, **knobs):
@@ -751,7 +755,7 @@ def test_a_closure_by_keyword_is_refused(scaler_class):
         scaler.step(optimizer, closure=closure)
 
 
-# torch accepts all of the following scales, settings, states and outputs.
+# Scales, settings, states and outputs that torch accepts and ours refuses.
 
 INVALID_SCALE = r"scale must be a number from 2\^-126 to 3.4e38"
 invalid_scales = pytest.mark.parametrize("scale", [-1.0, 0.0, math.nan, math.inf, 2.0**-127])
@@ -814,6 +818,8 @@ def test_outputs_that_hold_no_tensor_are_refused(outputs):
     ):
         GradScaler("cpu").scale(outputs)
 
+
+# Steps that torch refuses, overflows or leaves half done.
 
 fused_or_not = pytest.mark.parametrize("fused", [False, True])
 

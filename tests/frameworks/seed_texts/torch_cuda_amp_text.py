@@ -214,12 +214,22 @@ class MyMM(torch.autograd.Function):
 
 with autocast():
     half = torch.randn(4, 4, device=DEVICE).half().requires_grad_()
-    assert MyFloat32Func.apply(half).dtype is torch.float32
-    assert MyMM.apply(half, half).dtype is torch.float16
+    exponential = MyFloat32Func.apply(half)
+    product = MyMM.apply(half, half)
+    assert exponential.dtype is torch.float32
+    assert product.dtype is torch.float16
     with autocast(enabled=False):
         assert (half.float() @ half.float()).dtype is torch.float32
 with autocast(dtype=torch.bfloat16):
     assert (half.float() @ half.float()).dtype is torch.bfloat16
+# outside of the region, each backward pass has the dtypes of its forward pass
+exponential.sum().backward()
+torch.testing.assert_close(half.grad, half.detach().exp(), rtol=2.0**-9, atol=0.0)
+half.grad = None
+product.float().sum().backward()
+# the two factors are one matrix
+sums = half.detach().sum(1).expand(4, 4) + half.detach().sum(0)[:, None]
+torch.testing.assert_close(half.grad, sums, rtol=2.0**-8, atol=2.0**-8)
 
 
 def switched_off():
