@@ -84,8 +84,8 @@ class autocast(ContextDecorator):
 
     Raises:
         ValueError: device_type is not a string.
-        RuntimeError: torch has no autocast for that device, or a banned operation is called in the
-            block.
+        RuntimeError: torch has no autocast for that device, the GPU has no BF16, or a banned
+            operation is called in the block.
         TypeError: it decorates something that cannot be called, or a generator or coroutine
             function.
 

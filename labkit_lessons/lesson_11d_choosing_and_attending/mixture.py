@@ -28,7 +28,7 @@ class Routed(NamedTuple):
 
     Attributes:
         outputs: Logits of the classes, [n, 10].
-        experts: Numbers of the experts of each digit, sorted, [n, 8].
+        experts: Indices of the experts of each digit, sorted, [n, 8].
     """
 
     outputs: Tensor
@@ -51,7 +51,10 @@ class Mixture(nn.Module):
         self.last = nn.Linear(WIDTH, 10)
 
     def forward(self, digits: Tensor, score_format: Format = FP32) -> Routed:
-        """Return outputs and experts, with the router's scores rounded to a format."""
+        """Return outputs and experts, with the router's scores rounded to a format.
+
+        Rounded scores pass no gradient on: the mixture is trained in FP32.
+        """
         x = F.relu(self.first(digits.flatten(1)))
         scores = self.router(x).sigmoid()
         if score_format is not FP32:

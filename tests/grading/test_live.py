@@ -132,6 +132,7 @@ def test_a_form_holds_no_line_of_a_solution() -> None:
             shown = starter(number, id)
             own = [line.strip() for line in solutions.source(id).splitlines()]
             lines = [line for line in own if line not in shown and len(line) > 12]
+            assert lines, id
             text = json.dumps({key: value for key, value in form.items() if key != "hints"})
             assert not [line for line in lines if json.dumps(line)[1:-1] in text], id
 

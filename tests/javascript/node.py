@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -44,8 +45,10 @@ class NodeEngine:
     def _ask(self, what: dict[str, Any]) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(what) + "\n")
-        self._process.stdin.flush()
+        # A process that has ended is noticed below, where it answers nothing.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(what) + "\n")
+            self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
             raise NodeError(f"node ended with status {self._process.wait()} before it answered")

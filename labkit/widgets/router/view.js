@@ -128,7 +128,7 @@ function fillRouter(root, model, life) {
   });
   const map = figure({
     life,
-    label: "A cell for each token, filled where rounding changes its set of experts",
+    label: "A cell for each token, in another colour where rounding changes its experts",
     height: (width) => cellOf(width) * Math.ceil(tokens / COLUMNS),
     draw: (pen, width) => drawTokens({ pen, tint }, width, changed, model.get("token")),
   });

@@ -85,10 +85,15 @@ def run(
 
     Raises:
         AssertionError: the process or the single function failed; the message has the traceback.
+        ValueError: two functions have one name.
+        subprocess.TimeoutExpired: the process was killed.
     """
     if callable(code):
         return run(card, [(code, *arguments)], timeout=timeout)[code]
     calls = [call if isinstance(call, tuple) else (call,) for call in code]
+    names = [function.__name__ for function, *_ in calls]
+    if len(set(names)) < len(names):
+        raise ValueError(f"expected functions of different names, got {names}")
     words = json.dumps(
         [[_module_of(function), function.__name__, rest] for function, *rest in calls]
     )
