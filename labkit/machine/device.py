@@ -192,7 +192,10 @@ def device_report(device: torch.device | str | None = None) -> DeviceReport:
     >>> device_report("cpu").kind
     'cpu'
     """
-    wanted = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    try:
+        wanted = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError as error:
+        raise ValueError(f'device_report: expected "cpu" or "cuda", got {device!r}') from error
     if wanted.type == "cpu":
         return DeviceReport(
             "cpu",

@@ -112,8 +112,10 @@ def place(device: str | torch.device | Place | None = None) -> Place:
         requested = None
     if requested is not None:
         for each in available:
-            # a name without an index, such as "cuda", means the first device of its type
-            same_index = requested.index in (None, each.device.index or 0)
+            # a name without an index, such as "cuda", means the first device of its type, and torch
+            # has one CPU, whatever its index
+            first = requested.index is None or requested.type == "cpu"
+            same_index = first or requested.index == (each.device.index or 0)
             if requested.type == each.device.type and same_index:
                 return each
         if requested.type != "cuda" and _is_usable(requested):

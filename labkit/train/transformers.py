@@ -13,6 +13,7 @@ arXiv:1910.02054 (bytes for each parameter, section 3.1).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from labkit.formats.arguments import require_kind
@@ -188,10 +189,15 @@ def largest_batch(
         length: tokens in a sequence.
         **options: `recompute` and `fused_attention` of `memory_bill`.
 
+    Raises:
+        ValueError: the memory is not finite, or an argument is one that `memory_bill` refuses.
+
     >>> largest_batch(TRANSFORMERS[0], "O2", 16 * GB, 1024, fused_attention=True)
     20
     """
     require_kind(memory, (int, float), "memory", "Give the bytes of the card, such as 16 * GB.")
+    if not math.isfinite(memory):
+        raise ValueError(f"memory: expected a number of bytes, got {memory}")
     one = memory_bill(network, recipe, 1, length, **options)
     # Activations are proportional to the batch; the rest does not depend on it.
     free = memory - (one.total - one.activations)

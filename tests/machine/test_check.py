@@ -665,9 +665,10 @@ def test_without_cpuinfo_a_cpu_is_described_by_torch(monkeypatch):
     assert device_report("cpu").instructions == ("AVX512-BF16",)
 
 
-def test_an_unknown_device_is_refused():
-    with pytest.raises(ValueError, match='expected "cpu" or "cuda", got \'mps\''):
-        device_report("mps")
+@pytest.mark.parametrize("device", ["mps", "toaster"])
+def test_an_unknown_device_is_refused(device):
+    with pytest.raises(ValueError, match=f'expected "cpu" or "cuda", got {device!r}'):
+        device_report(device)
 
 
 def test_cuda_without_a_gpu_is_refused(monkeypatch):

@@ -490,6 +490,10 @@ def test_without_a_gpu_the_default_is_the_cpu(without_gpu: None) -> None:
             place(name)
 
 
+def test_a_cpu_with_an_index_is_the_cpu(without_gpu: None) -> None:
+    assert place("cpu:1") == place("cpu")
+
+
 def test_another_device_of_torch_is_accepted_and_not_offered(without_gpu: None) -> None:
     meta = place("meta")
     assert meta.device == torch.device("meta")

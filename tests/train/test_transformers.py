@@ -1,5 +1,6 @@
 """The estimated memory of a training, against published measurements and the engine's bytes."""
 
+import math
 from functools import partial
 
 import pytest
@@ -80,6 +81,12 @@ def test_a_network_that_is_too_large_has_no_batch():
 
 def test_no_network_fits_into_the_context_alone():
     assert largest_network("O3", CONTEXT, 1024) is None
+
+
+@pytest.mark.parametrize("memory", [math.inf, math.nan])
+def test_a_memory_that_is_not_finite_is_refused(memory):
+    with pytest.raises(ValueError, match="memory: expected a number of bytes, got"):
+        largest_batch(TRANSFORMERS[0], "O2", memory, 1024)
 
 
 def test_recomputation_saves_most_of_the_activations():
