@@ -58,11 +58,12 @@ def autograder(wheel: str, content: bytes, constraints: bytes, lessons: Sequence
         "run_autograder": RUN.format(lessons=" ".join(lessons)),
     }
     packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(packed, "w") as archive:
         for name, text in scripts.items():
             entry = zipfile.ZipInfo(name, DATE)
             entry.external_attr = EXECUTABLE
             archive.writestr(entry, text)
+        # a wheel is compressed already
         archive.writestr(zipfile.ZipInfo(wheel, DATE), content)
         archive.writestr(zipfile.ZipInfo("constraints.txt", DATE), constraints)
     return packed.getvalue()
@@ -106,6 +107,8 @@ def main(arguments: Sequence[str]) -> int:
     import sys
     from tempfile import TemporaryDirectory
 
+    from labkit.grading.submission import Submission
+
     submission, results, *lessons = arguments
     with TemporaryDirectory() as scratch:
         folder = Path(scratch, "submissions", LEARNER)
@@ -113,7 +116,9 @@ def main(arguments: Sequence[str]) -> int:
         # Notebooks of one name in several folders stay apart, and keep the times that decide
         # which of them counts.
         for notebook in sorted(Path(submission).rglob("*.ipynb")):
-            if not lessons or notebook.stem in lessons:
+            # A browser or a learner may have renamed it, so its cells say which lesson it is.
+            handed_in = Submission(LEARNER, notebook.name, notebook, Path(submission).resolve())
+            if not lessons or handed_in.lesson in lessons:
                 target = folder / notebook.relative_to(submission)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(notebook, target)

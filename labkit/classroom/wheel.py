@@ -78,6 +78,7 @@ def folder_of(lesson: Lesson) -> str:
 def whole_content(top: Path, files: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return all files of a wheel, with the lab's version in place of the wheel's own.
 
+    In the names of files beside the packages, STEM is in place of the wheel's name and version.
     Two wheels that differ only in their version have the same content.
     """
     return {**files, **_information(top, labkit.__version__)}

@@ -1,11 +1,11 @@
-"""The cores, the memory and the processor of this machine, as far as this process may use them.
+"""The cores, memory and processor that this process may use, and the bytes that it has written.
 
 Idea: on shared machines a process may use less than the hardware has, so a container's quotas are
 read too.
 
 Invariant: queries have no side effects, and an unknown value is None or empty.
 
-Source: Linux: proc(5), cgroups(7); Windows: MEMORYSTATUSEX.
+Source: Linux: proc(5) (wchar of /proc/PID/io), cgroups(7); Windows: MEMORYSTATUSEX.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ def usable_cores(cgroup: Path = CGROUP) -> int:
 
 
 def bytes_written(io: Path = Path("/proc/self/io")) -> int | None:
-    """Return the bytes that this process has written to files and connections; None if unknown."""
+    """Return the bytes that this process has written by write(2) or writev(2); None if unknown.
+
+    They go to files and to connections, as those of gloo. What send(2) sends is not counted.
+    """
     try:
         return int(io.read_text(encoding="ascii").split("wchar: ")[1].split()[0])
     except (OSError, IndexError):

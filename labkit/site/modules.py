@@ -1,6 +1,6 @@
 """Widgets as files for other pages: ES modules that need neither Python nor a network.
 
-A file holds the widget's script, its style and the first value of each of its traits. A page of
+A file holds the widget's script, its style and the present value of each of its traits. A page of
 MyST or Jupyter Book shows it with the directive `{anywidget}`; any other page imports it.
 
 Source: https://anywidget.dev/en/afm (anywidget's front-end module).

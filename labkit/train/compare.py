@@ -4,7 +4,8 @@ Idea: a seed determines initial weights and batches, so two runs with one seed f
 differences of pairs are tested. The verdict is
 
 - *as good* if the 90% interval of the mean difference (Student's t) lies inside the margin, the
-  largest difference that does not matter. This is TOST, two one-sided tests at 5%.
+  largest difference that does not matter, and no run ended in inf or NaN. This is TOST, two
+  one-sided tests at 5%.
 - *worse* or *better* if the mean difference exceeds the range of the reference's metrics over its
   seeds, and its 95% interval excludes zero.
 - *cannot tell* otherwise.

@@ -50,7 +50,7 @@ class Place:
 
     @property
     def label(self) -> str:
-        """Label in a list of devices: "this GPU: Tesla T4" or "CPU, emulated"."""
+        """Label in a list: "this GPU: Tesla T4", "CPU, emulated", or "this device: meta"."""
         if self.emulated:
             return "CPU, emulated"
         if self.key.startswith("gpu"):

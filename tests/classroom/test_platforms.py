@@ -130,6 +130,16 @@ def test_a_submission_is_graded_as_by_labkit_grade(tmp_path):
     assert scores["scaling.advance"][1] > 0
 
 
+def test_a_renamed_notebook_is_graded_by_its_cells(tmp_path):
+    """A browser names the second download of a notebook so."""
+    submission = tmp_path / "submission"
+    submission.mkdir()
+    (submission / "06_loss_scaling (1).ipynb").write_text(answered())
+    assert main([str(submission), str(tmp_path / "results.json"), "06_loss_scaling"]) == 0
+    tests = json.loads((tmp_path / "results.json").read_text())["tests"]
+    assert any(test["score"] > 0 for test in tests)
+
+
 def test_a_notebook_in_another_folder_replaces_none(tmp_path):
     submission = tmp_path / "submission"
     for folder, text in (("a", answered()), ("b", "{}")):

@@ -122,6 +122,10 @@ def test_watch_sees_skipped_steps(tmp_path):
     assert [step.step for step in report.watched] == [0, 4, 8]
     assert [(skip.step, skip.scale) for skip in report.skips] == [(OVERFLOWS, 2.0**16)]
     assert not watch.is_open
+
+
+def test_a_training_that_raises_closes_its_watch(tmp_path):
+    watch = Watch(every=4)
     with pytest.raises(RuntimeError, match="no fourth batch"):
         fit(Failing(), tmp_path, plugins=FP16Mixed(), callbacks=[watch])
     assert (watch.is_open, watch.report().steps) == (False, 3)

@@ -335,6 +335,7 @@ def test_times_two_moves_only_the_exponent(js: Scripts, gradient: float) -> None
         (1.5 * 2.0**-26, "Times two, its size in FP16 is 2^-24 = 5.96e-8, and it is not lost."),
         (-1.5 * 2.0**-26, "Times two, its size in FP16 is 2^-24 = 5.96e-8, and it is not lost."),
         (2.0**-20, "its significand bits move one place to the left"),
+        (2.0**-14 - 2.0**-25, "less of it is rounded off, and its significand bits change."),
         (40000.0, "Times two, it is inf."),
         (1e6, "FP16 makes it inf: its size is 65520 or more."),
         (-1e6, "FP16 makes it inf: its size is 65520 or more."),

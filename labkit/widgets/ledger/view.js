@@ -304,7 +304,7 @@ function fillLedger(root, model, life) {
       showDetail();
     });
   }
-  watch(life, model, ["_rows", "sentence", "format_name"], show);
+  watch(life, model, ["_rows", "_mark", "sentence", "format_name"], show);
   show();
 }
 

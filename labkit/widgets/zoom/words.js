@@ -88,6 +88,10 @@ function doubledText(code, doubledCode, format) {
       "and one more bit of the gradient fits."
     );
   }
+  // Just below the least normal number, a gradient is rounded up to it, and its double is not.
+  if (fieldBits(code, format)[2] !== fieldBits(doubledCode, format)[2]) {
+    return "Times two, less of it is rounded off, and its significand bits change.";
+  }
   const before = exponentField(code, format);
   const after = exponentField(doubledCode, format);
   return (
