@@ -17,8 +17,7 @@ SETUP = """
 import sys
 import torch
 from labkit.amp import RECIPES
-from labkit.formats import FP16
-from labkit.instrument import fate, shift, snapshot
+from labkit.instrument import snapshot
 from labkit.train import TASKS, Place
 from labkit.widgets import *
 
@@ -163,8 +162,8 @@ WIDGETS = {
 ORDER = list(WIDGETS)
 
 HAS_FOCUS = "i => document.activeElement === jupyterapp.shell.currentWidget.content.widgets[i].node"
-# Contrast (WCAG 2.2) of the text of each widget with the colour behind it, of which a part may be
-# seen through.
+# The least contrast (WCAG 2.2) of the texts of each widget with the colour behind them. Instead of
+# a background that is more transparent than opaque, the one behind it is taken.
 CONTRASTS = """() => {
   const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
   const linear = (part) => (part <= 10.3 ? part / 3294.6 : ((part / 255 + 0.055) / 1.055) ** 2.4);

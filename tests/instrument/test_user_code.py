@@ -1,4 +1,4 @@
-"""The line that a finding names: the user's, below any code of labkit and torch."""
+"""The line that a finding names: the user's, and no line of labkit or torch that it calls."""
 
 import contextlib
 import dataclasses

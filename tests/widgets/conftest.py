@@ -21,8 +21,9 @@ def engine(request: pytest.FixtureRequest) -> Iterator[NodeEngine | BrowserEngin
 
 @pytest.fixture(scope="module")
 def js(request: pytest.FixtureRequest, engine: NodeEngine | BrowserEngine) -> Scripts:
-    """The functions of the folders that a test module names in FOLDERS, as its class SCRIPTS where
-    it has one.
+    """The functions of the folders that a test module names in FOLDERS.
+
+    They are an object of the module's class SCRIPTS if it has one, or else of Scripts.
     """
     kind: type[Scripts] = getattr(request.module, "SCRIPTS", Scripts)
     return kind(engine, *request.module.FOLDERS)
