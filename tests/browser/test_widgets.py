@@ -1,5 +1,6 @@
-"""Every widget in a real JupyterLab: a key in the page changes its value in the kernel.
+"""Widgets in a real JupyterLab: a key in the page changes a value in the kernel.
 
+The playground and the quiz are tested on pages without a kernel, in tests/widgets.
 No key reaches the notebook, Escape gives the focus to the cell, both themes can be read, an
 exported page needs no network, and a notebook whose kernel is gone says so and works again.
 """
