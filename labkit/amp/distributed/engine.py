@@ -203,7 +203,7 @@ class DistributedEngine(Engine):
             groups.
 
     Raises:
-        TypeError: as `Engine`; or `reduce` is no format.
+        TypeError: as `Engine`; or `reduce` is not a format.
         ValueError: as `Engine`; or `reduce` is another format; or the recipe has a graph, whose
             calls DDP and FSDP2 cannot intercept; or the model is sharded, and `groups` is a list,
             or the recipe stores scales by the names of weights, which sharding replaces.
