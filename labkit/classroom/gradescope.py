@@ -113,11 +113,14 @@ def main(arguments: Sequence[str]) -> int:
     with TemporaryDirectory() as scratch:
         folder = Path(scratch, "submissions", LEARNER)
         folder.mkdir(parents=True)
+        unread = []
         # Notebooks of one name in several folders stay apart, and keep the times that decide
         # which of them counts.
         for notebook in sorted(Path(submission).rglob("*.ipynb")):
             # A browser or a learner may have renamed it, so its cells say which lesson it is.
             handed_in = Submission(LEARNER, notebook.name, notebook, Path(submission).resolve())
+            if handed_in.problem:
+                unread.append(f"{notebook.name}: {handed_in.problem}.")
             if not lessons or handed_in.lesson in lessons:
                 target = folder / notebook.relative_to(submission)
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -131,7 +134,10 @@ def main(arguments: Sequence[str]) -> int:
                 return done.returncode or 1
             with table.open(newline="", encoding="utf-8") as file:
                 rows = list(csv.DictReader(file))
-    write_atomic(Path(results), json.dumps(results_of(rows), indent=2).encode())
+    found = results_of(rows)
+    if not rows and unread:
+        found["output"] = " ".join(["No notebook of the lab could be read.", *unread])
+    write_atomic(Path(results), json.dumps(found, indent=2).encode())
     return 0
 
 

@@ -140,6 +140,17 @@ def test_a_renamed_notebook_is_graded_by_its_cells(tmp_path):
     assert any(test["score"] > 0 for test in tests)
 
 
+def test_a_damaged_notebook_gets_its_reason(tmp_path):
+    """Its cells cannot say which lesson it is, and its name does not."""
+    submission = tmp_path / "submission"
+    submission.mkdir()
+    (submission / "homework.ipynb").write_text("[1")
+    assert main([str(submission), str(tmp_path / "results.json"), "06_loss_scaling"]) == 0
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["score"] == 0
+    assert "homework.ipynb: not a notebook: its text is not JSON" in results["output"]
+
+
 def test_a_notebook_in_another_folder_replaces_none(tmp_path):
     submission = tmp_path / "submission"
     for folder, text in (("a", answered()), ("b", "{}")):
