@@ -90,6 +90,22 @@ def test_some_knobs_continue_a_run_and_others_begin_it_again() -> None:
             assert lives_on(before, replace(before, **{knob: value})) is expected, knob
 
 
+def test_an_unknown_position_is_refused() -> None:
+    with pytest.raises(ValueError, match="masters: expected one of kept, forgotten, none"):
+        turn(Knobs(), {"masters": "gone"})
+
+
+def test_an_unknown_knob_is_refused() -> None:
+    with pytest.raises(ValueError, match="there is no knob 'scale'; there are format, autocast"):
+        turn(Knobs(), {"scale": 1})
+
+
+def test_a_position_is_taken_by_its_value() -> None:
+    turned = turn(Knobs(), {"scaling": "static", "autocast": 1})
+    assert turned.scaling is Scaling.STATIC
+    assert turned.autocast is True
+
+
 def test_settings_without_a_knob_come_from_the_recipe() -> None:
     for name in (
         "TF32",
@@ -133,8 +149,6 @@ def test_knobs_without_effect_have_a_reason() -> None:
     }
     assert set(why_fixed(Knobs(autocast=True), TASKS["gpt"])) == {"norms_fp32", "masters"}
     assert why_fixed(Knobs(), TASKS["gpt"]) == {}
-    with pytest.raises(ValueError, match="masters: expected one of kept, forgotten, none"):
-        turn(Knobs(), {"masters": "gone"})
     # The scale has no effect while scaling is off.
     assert changed(Knobs(), Knobs(log2_scale=4)) == ""
     assert changed(Knobs(), Knobs("BF16", accumulator="V100")) == "BF16, sums of a V100"

@@ -41,15 +41,15 @@ def brief(number: Fraction | float, digits: int = 3) -> str:
 def short(value: float) -> str:
     """Return a measured number as a person reads it: three significant digits, NaN and inf by name.
 
-    >>> short(0.02521), short(0.00000003), short(float("nan"))
-    ('0.0252', '3e-8', 'NaN')
+    >>> short(0.02521), short(0.00000003), short(999_900.0), short(float("nan"))
+    ('0.0252', '3e-8', '1000000', 'NaN')
     """
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
     if value == 0 or 1e-3 <= abs(value) < 1e6:
-        return f"{float(f'{value:.3g}'):g}"
+        return f"{float(f'{value:.3g}'):.7g}"
     digits, exponent = f"{value:.2e}".split("e")
     return f"{float(digits):g}e{int(exponent)}"
 
@@ -94,10 +94,10 @@ def percent(share: float) -> str:
 def two_digits(ratio: float) -> str:
     """Return a ratio with two digits, without an exponent.
 
-    >>> two_digits(183.4), two_digits(0.2349)
-    ('180', '0.23')
+    >>> two_digits(183.4), two_digits(0.2349), two_digits(1_234_567)
+    ('180', '0.23', '1200000')
     """
-    return f"{float(f'{ratio:.2g}'):g}"
+    return f"{Decimal(f'{ratio:.2g}'):f}"
 
 
 def number(value: float) -> str:

@@ -61,7 +61,7 @@ class Button(StrEnum):
     RESET = "reset"
 
 
-# The phase after a button, by the phase before it. A missing button has no effect.
+# The phase after a button, by the phase before it. A missing button leaves the phase as it is.
 AFTER: dict[Phase, dict[Button, Phase]] = {
     Phase.IDLE: {Button.START: Phase.RUNNING, Button.STEP: Phase.PAUSED},
     Phase.RUNNING: {

@@ -319,24 +319,31 @@ def turn(knobs: Knobs, to: Mapping[str, Any]) -> Knobs:
         to: The new positions by the names of the knobs.
 
     Raises:
-        ValueError: If a knob does not have the position, or the positions contradict each other.
+        ValueError: If a knob does not exist or does not have the position, or the positions
+            contradict each other.
 
     >>> turn(Knobs(), {"masters": "gone"})
     Traceback (most recent call last):
     ...
     ValueError: masters: expected one of kept, forgotten, none, got 'gone'
     """
+    exact = {}
     for name, position in to.items():
-        positions = POSITIONS.get(name, ())
-        is_valid = position in positions
+        if name not in POSITIONS:
+            raise ValueError(f"there is no knob {name!r}; there are {', '.join(POSITIONS)}")
+        positions = POSITIONS[name]
+        # The known position itself: "static" and 1 are equal to Scaling.STATIC and True.
+        equal = [known for known in positions if known == position]
         kind = ""
         if isinstance(positions, range):
-            # 3.0 and True are equal to members of a range.
-            is_valid = is_valid and type(position) is int
             kind = "a whole number "
-        if not is_valid:
+            # 3.0 and True are equal to members of a range.
+            if type(position) is not int:
+                equal = []
+        if not equal:
             raise ValueError(f"{name}: expected {kind}{span(positions)}, got {position!r}")
-    turned = replace(knobs, **to)
+        exact[name] = equal[0]
+    turned = replace(knobs, **exact)
     # This raises if the positions contradict each other.
     recipe_of(turned)
     return turned

@@ -236,7 +236,7 @@ def sweep_figure(sweep: str, here: GemmRecord | None = None, card: str = CARD) -
     Without a record of a GPU, its panel shows published numbers of a card, marked as such.
 
     Args:
-        sweep: the name of the sweep, see `labkit.gemm.sweeps`.
+        sweep: the name of the sweep, see `labkit.bench.sweeps`.
         here: the result of `labkit.bench.measure(sweep)` on this machine; without it, the newest
             record of a CPU is drawn.
         card: the card whose published numbers are shown, one of `labkit.bench.cards()`.

@@ -1,7 +1,7 @@
 """Static pictures of trainings: recorded runs of several recipes, and one training of the clinic.
 
-Invariant: recorded runs are marked as recorded, with device, version and date. A loss that is not
-finite, and a skipped step, are drawn as crosses.
+Invariant: recorded runs are marked as recorded, with device, version and date. In the picture of a
+training of the clinic, a loss that is not finite and a step after which the scale fell have crosses.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def treatment_figure(treatment: Treatment) -> Figure:
     panel(panels[0], "Loss")
     if treatment.scales:
         _draw_scales(panels[1], np.log2(treatment.scales))
-        panel(panels[1], "Loss scale, and × for each step that was skipped")
+        panel(panels[1], "Loss scale, and × for each step after which it fell")
     figure.axes[-1].set_xlabel("step", fontsize=9)
     words = treatment_sentence(treatment)
     figure.supxlabel(raised(wrapped(words, 110)), fontsize=9.5, color=INK)
