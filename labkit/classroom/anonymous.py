@@ -8,6 +8,9 @@ Max keeps `max`. Outputs and metadata are left out.
 A name may also be a word of the lessons, such as Small in Ann Small. A word that is written as in
 the lessons stays: a pseudonym in one of the lab's own sentences would reveal whose name it is.
 
+A letter with an accent may be one character or two: macOS writes names of folders with two, and
+keyboards with one. So names are searched for in composed text (NFC), which the export has, too.
+
 Invariant: no other name of the key is in the folder, and the key is beside the folder, not in it.
 """
 
@@ -18,6 +21,7 @@ import json
 import random
 import re
 import tokenize
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -134,9 +138,12 @@ def _scrubber(student: str, pseudonyms: Mapping[str, str]) -> Scrub:
         student: the learner who wrote the text.
         pseudonyms: learner -> pseudonym, of the whole class.
     """
-    parts = [part for part in re.split(r"[\W_]+", student) if len(part) >= SHORTEST_PART]
     pseudonym = pseudonyms[student]
-    replacements = {student: pseudonym, **dict.fromkeys(parts, pseudonym), **pseudonyms}
+    own_name = _composed(student)
+    parts = [part for part in re.split(r"[\W_]+", own_name) if len(part) >= SHORTEST_PART]
+    replacements = dict.fromkeys(parts, pseudonym)
+    replacements |= {_composed(name): new for name, new in pseudonyms.items()}
+    replacements[own_name] = pseudonym
     # The longest first, so that a full name is not replaced part by part.
     ordered = sorted(replacements, key=len, reverse=True)
     any_name = "|".join(re.escape(name) for name in ordered)
@@ -150,11 +157,16 @@ def _scrubber(student: str, pseudonyms: Mapping[str, str]) -> Scrub:
         return by_lower_case.get(match[0].lower(), pseudonym)
 
     def scrub(text: str) -> str:
+        text = _composed(text)
         for private, word in PRIVATE:
             text = private.sub(word, text)
         return pattern.sub(replacement, text)
 
     return scrub
+
+
+def _composed(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
 
 
 @lru_cache(maxsize=1)

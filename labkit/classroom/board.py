@@ -33,16 +33,21 @@ def guesses(folder: Path) -> list[dict[str, Any]]:
 
     A learner is a folder in `folder`, and counts once, with the last answer.
     """
-    last_answers: dict[tuple[str, str], str] = {}
+    # (learner, question) -> the last line about it; a learner may have journals in two folders
+    last_lines: dict[tuple[str, str], Mapping[str, Any]] = {}
     # question -> when it was last answered; lines without a time are in the order of the journal
     answered: dict[str, tuple[str, int]] = {}
     for journal in _journals(folder):
         learner = journal.relative_to(folder).parts[0]
-        for number, line in enumerate(entries(journal, "prediction")):
-            id = line["id"]
-            when = (str(line.get("when", "")), number)
-            last_answers[learner, id] = line["answer"]
-            answered[id] = max(answered.get(id, when), when)
+        lines = entries(journal, "prediction")
+        for number, line in enumerate(lines):
+            when = (_when(line), number)
+            answered[line["id"]] = max(answered.get(line["id"], when), when)
+        # Of one journal the last line counts, since a clock may be set back; of two the later time.
+        for id, line in {line["id"]: line for line in lines}.items():
+            earlier = last_lines.get((learner, id), {})
+            if _when(line) >= _when(earlier):
+                last_lines[learner, id] = line
 
     known = predictions()
     latest_first = sorted(answered, key=lambda id: answered[id], reverse=True)
@@ -50,12 +55,16 @@ def guesses(folder: Path) -> list[dict[str, Any]]:
     for id in latest_first:
         if id not in known:
             continue
-        answers = [answer for (_, other), answer in last_answers.items() if other == id]
+        answers = [line["answer"] for (_, other), line in last_lines.items() if other == id]
         bars = [bar for bar in (_bar(known[id], answer) for answer in answers) if bar]
         if bars:
             question = " ".join(known[id]["question"].split())
             rows.append({"id": id, "question": question, "bars": _counts(known[id], bars)})
     return rows
+
+
+def _when(line: Mapping[str, Any]) -> str:
+    return str(line.get("when", ""))
 
 
 def _journals(folder: Path) -> list[Path]:

@@ -48,6 +48,12 @@ class Rules:
     grace: float = 0.0
     extensions: Mapping[str, Extension] = field(default_factory=dict)
 
+    @property
+    def has_deadline(self) -> bool:
+        """Whether the class or one of its learners has a deadline."""
+        own = [extension.due for extension in self.extensions.values()]
+        return self.due is not None or any(due is not None for due in own)
+
     def days(self, submission: Submission) -> int:
         """Return how many days late a notebook is, before free days."""
         extension = self.extensions.get(submission.student, Extension())
@@ -102,7 +108,7 @@ def lateness(submissions: Sequence[Submission], rules: Rules) -> dict[tuple[str,
 
 def words(submissions: Sequence[Submission], marks: Sequence[Mark], rules: Rules) -> list[str]:
     """Return the remarks on lateness: who is late, the points lost, and times that look copied."""
-    if rules.due is None:
+    if not rules.has_deadline:
         return []
     late_marks = [mark for mark in marks if mark.late_days]
     late = by_student(late_marks)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.classroom.tables import Line, Names, read_table, write_table
+from labkit.classroom.tables import Line, Names, numbered_rows, read_table, write_table
 from labkit.grading.exercise import Exercise
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.results import GradeRow
@@ -137,7 +137,7 @@ def read_comments(path: Path) -> dict[tuple[str, str], TeacherComment]:
             learner has two lines for one exercise. The message names the line.
     """
     comments: dict[tuple[str, str], TeacherComment] = {}
-    for number, written in enumerate(read_table(path), start=2):
+    for number, written in numbered_rows(path):
         line = {name.strip(): text.strip() for name, text in written.items()}
         if not {"student", "exercise", "points", "comment"} <= line.keys():
             raise ValueError(

@@ -38,21 +38,36 @@ def read_table(path: Path, *, guarded: bool = False) -> list[Line]:
         ValueError: it has no header, names a column twice, or has a line with more cells than
             names.
     """
+    return [row for _, row in numbered_rows(path, guarded=guarded)]
+
+
+def numbered_rows(path: Path, *, guarded: bool = False) -> list[tuple[int, Line]]:
+    """Return the rows of a CSV file, each with the number of its first line in the file.
+
+    The arguments and errors are those of `read_table`.
+    """
     text = _decoded(path.read_bytes())
     # The separator is what occurs most often in the first line, outside of quotes.
     head = _QUOTED.sub("quoted", text).lstrip("\r\n").split("\n", 1)[0]
     separator = max(",;\t", key=head.count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    lines: list[list[str]] = []
+    numbers: list[int] = []
+    # A line of the table is several lines of the file if a cell has line breaks.
+    next_number = 1
     try:
-        lines = [
-            line for line in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if line
-        ]
+        for line in reader:
+            if line:
+                lines.append(line)
+                numbers.append(next_number)
+            next_number = reader.line_num + 1
     except csv.Error as error:
         raise ValueError(f"{path} is not a table: {error}") from error
     if not lines or not any(name.strip() for name in lines[0]):
         raise ValueError(f"{path} is empty: its first line should name its columns")
     names = _names(path, lines)
     rows = []
-    for number, line in enumerate(lines[1:], start=2):
+    for number, line in zip(numbers[1:], lines[1:], strict=True):
         if any(cell.strip() for cell in line[len(names) :]):
             raise ValueError(
                 f"{path}, line {number}: expected {len(names)} cells, as the first line "
@@ -62,7 +77,7 @@ def read_table(path: Path, *, guarded: bool = False) -> list[Line]:
         cells = line[: len(names)]
         if guarded:
             cells = [unguard(cell) for cell in cells]
-        rows.append(dict(zip_longest(names, cells, fillvalue="")))
+        rows.append((number, dict(zip_longest(names, cells, fillvalue=""))))
     return rows
 
 

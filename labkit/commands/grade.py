@@ -100,7 +100,7 @@ def grade(arguments: Namespace) -> int:
                 # With --student, another learner's notebook can wait for its grading.
                 waiting = students if arguments.student else []
                 notes += notices(roster, _unique([*with_rows, *waiting]))
-            if arguments.due:
+            if rules.has_deadline:
                 current_time = datetime.fromisoformat(now()).timestamp()
                 notes += implausible_times(submissions, current_time)
             notes += words(submissions, marks, rules)
@@ -202,7 +202,7 @@ def _grade_class(
         )
     _print_problems(args, submissions)
     late = None
-    if rules.due is not None or rules.extensions:
+    if rules.has_deadline:
         late = lateness(submissions, rules)
     if args.student:
         _require_student(args.student, submissions)

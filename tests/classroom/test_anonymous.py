@@ -2,7 +2,9 @@
 
 import csv
 import json
+import unicodedata
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -130,6 +132,15 @@ def test_a_name_that_is_a_word_of_the_lab_marks_no_sentence() -> None:
     for sentence in ("a clean step is counted", "small numbers underflow", "what will it be?"):
         assert scrub(sentence) == sentence, "a pseudonym here says whose name it is"
     assert scrub("Ann Small, SMALL and Zhang") == "learner001, learner001 and learner003"
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_a_name_goes_however_its_accents_are_written(form: Literal["NFC", "NFD"]) -> None:
+    other_form: Literal["NFC", "NFD"] = "NFD" if form == "NFC" else "NFC"
+    name = unicodedata.normalize(form, "Jos\u00e9 Garc\u00eda")
+    scrub = _scrubber(name, {name: "learner001"})
+    text = unicodedata.normalize(other_form, "by Jos\u00e9 Garc\u00eda: GARC\u00cdA, Jos\u00e9")
+    assert scrub(text) == "by learner001: learner001, learner001"
 
 
 def test_code_keeps_its_names_and_loses_those_of_people() -> None:

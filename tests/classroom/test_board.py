@@ -15,7 +15,7 @@ from labkit.classroom.board import guesses, leaders, serve, state
 from labkit.classroom.class_pages import report
 from labkit.cli import main
 from labkit.grading.results import GradeRow, GradingLog
-from labkit.records.journal import NAME, append_answer
+from labkit.records.journal import NAME, append_answer, append_line
 from tests.slowness import slowness
 
 QUESTION = "start.warm_up"
@@ -48,6 +48,16 @@ def test_learner_counts_once_with_the_last_answer(room: Path) -> None:
         "about three quarters": 0,
     }
     assert not any(name in json.dumps(found) for name in ("ada", "bob", "Zoë", "eve", "script"))
+
+
+def test_of_two_journals_of_a_learner_the_later_answer_counts(tmp_path: Path) -> None:
+    line = {"kind": "prediction", "id": QUESTION}
+    answers = {"ada": "about a quarter", "ada/copy": "about three quarters"}
+    for place, when in (("ada", "2026-11-02T08:00:00"), ("ada/copy", "2026-11-01T08:00:00")):
+        append_line(tmp_path / place / NAME, {**line, "answer": answers[place], "when": when})
+    (found,) = guesses(tmp_path)
+    assert dict(found["bars"])["about a quarter"] == 1
+    assert dict(found["bars"])["about three quarters"] == 0
 
 
 def test_numbers_are_counted_by_their_power_of_ten(tmp_path: Path) -> None:

@@ -562,6 +562,12 @@ def test_table_that_would_lose_something_is_refused(tmp_path: Path) -> None:
             read_table(tmp_path / "r.csv")
 
 
+def test_a_line_is_named_by_its_number_in_the_file(tmp_path: Path) -> None:
+    text = 'student,exercise,points,comment\n\nada,,,"two\nlines"\nbob,no.such,,\n'
+    with pytest.raises(ValueError, match=r"line 5: the exercise 'no\.such' does not exist"):
+        read_comments(put(tmp_path / "m.csv", text))
+
+
 def test_a_tab_in_a_cell_is_not_taken_for_the_separator(tmp_path: Path) -> None:
     write_table(tmp_path / "r.csv", ["two\nlines"], [{"two\nlines": "a\tb"}])
     assert read_table(tmp_path / "r.csv") == [{"two\nlines": "a\tb"}]

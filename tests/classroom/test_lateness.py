@@ -81,6 +81,14 @@ def test_the_screen_says_what_lateness_takes_from_the_class(tmp_path: Path) -> N
     assert words(ones, marks, Rules()) == []
 
 
+def test_the_screen_says_what_one_learners_deadline_takes(tmp_path: Path) -> None:
+    rules = Rules(percent=10, extensions={"ada": Extension(DUE)})
+    ones = [at(tmp_path, "ada", 1.5), at(tmp_path, "bob", 2.5)]
+    marks = marks_of([row("ada"), row("bob")], lateness(ones, rules), 10, {})
+    said = words(ones, marks, rules)
+    assert said == ["late: 1 of 2 learners by up to 2 days, which takes 1.6 of 8 points"]
+
+
 def test_a_class_that_is_late_as_a_whole_is_doubted(tmp_path: Path) -> None:
     ones = [at(tmp_path, name, 3) for name in ("ada", "bob")]
     rules = Rules(DUE, 10)

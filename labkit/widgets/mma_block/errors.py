@@ -27,6 +27,7 @@ from labkit.widgets.base.figures import (
     on_any_page,
     wrapped,
 )
+from labkit.widgets.base.number_words import two_digits
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -108,7 +109,7 @@ def _parts(error: float) -> str:
     >>> _parts(1.63e-4), _parts(4.2e-7)
     ('160 millionths', '0.42 millionths')
     """
-    return f"{float(f'{1e6 * error:.2g}'):g} millionths"
+    return f"{two_digits(1e6 * error)} millionths"
 
 
 @on_any_page
@@ -129,7 +130,7 @@ def sum_errors_figure(found: SumErrors | None = None) -> Figure:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_xlabel("K, the number of products in the sum", color=INK)
-    axes.set_ylabel("relative error (median of 17 sums)", color=INK)
+    axes.set_ylabel(f"relative error (median of {ROWS} sums)", color=INK)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -1,7 +1,8 @@
 """Static pictures of trainings: recorded runs of several recipes, and one training of the clinic.
 
 Invariant: recorded runs are marked as recorded, with device, version and date. In the picture of a
-training of the clinic, a loss that is not finite and a step after which the scale fell have crosses.
+training of the clinic, a loss that is not finite is a cross, and so is a step after which the scale
+fell.
 """
 
 from __future__ import annotations

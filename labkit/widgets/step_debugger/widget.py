@@ -67,14 +67,14 @@ def place(size: float) -> float:
 
 def tensor_view(tensor: TensorSummary) -> dict[str, Any]:
     """Return what the browser needs to draw a tensor."""
-    finite = tensor.largest > 0
+    has_range = tensor.largest > 0
     return {
         "name": tensor.name,
         "format": format_of(tensor.dtype).name,
         "elements": f"{tensor.elements:,}",
-        "bar": [place(tensor.smallest), place(tensor.largest)] if finite else None,
-        "smallest": brief(tensor.smallest) if finite else "",
-        "largest": brief(tensor.largest) if finite else "",
+        "bar": [place(tensor.smallest), place(tensor.largest)] if has_range else None,
+        "smallest": brief(tensor.smallest) if has_range else "",
+        "largest": brief(tensor.largest) if has_range else "",
         "zeros": percent(tensor.zeros / tensor.elements) if tensor.zeros else "",
         "non_finite": f"{tensor.non_finite:,}" if tensor.non_finite else "",
     }
