@@ -327,7 +327,7 @@ def turn(knobs: Knobs, to: Mapping[str, Any]) -> Knobs:
     ...
     ValueError: masters: expected one of kept, forgotten, none, got 'gone'
     """
-    exact = {}
+    exact: dict[str, Any] = {}
     for name, position in to.items():
         if name not in POSITIONS:
             raise ValueError(f"there is no knob {name!r}; there are {', '.join(POSITIONS)}")
