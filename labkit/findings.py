@@ -110,7 +110,7 @@ class CheckReport:
 
     >>> print(CheckReport((Finding("disk", Status.OK, "20 GiB free"),)))
     ✓ ok    disk  20 GiB free
-    All 1 well.
+    All well.
     """
 
     findings: tuple[Finding, ...]
@@ -129,13 +129,16 @@ class CheckReport:
     @property
     def summary(self) -> str:
         """One sentence with the counts."""
+        count = len(self.findings)
         bad = len(list(self.of(Status.BAD)))
         warned = len(list(self.of(Status.WARN)))
-        if not bad and not warned:
-            return f"All {len(self.findings)} well."
-        if not bad:
-            return f"{self.if_warned}: {warned} of {len(self.findings)}."
-        return f"{self.if_bad}: {bad} of {len(self.findings)}, marked {SIGNS[Status.BAD]} bad."
+        if bad:
+            return f"{self.if_bad}: {bad} of {count}, marked {SIGNS[Status.BAD]} bad."
+        if warned:
+            return f"{self.if_warned}: {warned} of {count}."
+        if not count:
+            return "Nothing was checked."
+        return f"All {count} well." if count > 1 else "All well."
 
     def __str__(self) -> str:
         """Return the report as lines of text, each remedy under its finding."""

@@ -1,7 +1,9 @@
 """Findings of a check, under their names and former names."""
 
+import pytest
+
 from labkit import clinic, instrument, machine
-from labkit.findings import CheckReport, Status
+from labkit.findings import CheckReport, Finding, Status
 from labkit.instrument.report import from_plain
 
 
@@ -25,3 +27,10 @@ def test_a_report_of_version_0_2_is_read() -> None:
     assert found.what == "too long"
     assert found.where == "train.py:12"
     assert "unscale_" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("count", "summary"), [(0, "Nothing was checked."), (1, "All well."), (3, "All 3 well.")]
+)
+def test_a_report_without_problems_has_a_summary(count: int, summary: str) -> None:
+    assert CheckReport((Finding("disk", Status.OK, "free"),) * count).summary == summary

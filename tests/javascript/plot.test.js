@@ -64,6 +64,11 @@ test("labels stay between the ends", () => {
   assert.deepEqual(spreadLabels([0, 1, 99], 10, 0, 100), [0, 10, 99]);
 });
 
+test("labels that an end moves push the others", () => {
+  assert.deepEqual(spreadLabels([80, 100, 100], 10, 0, 100), [80, 90, 100]);
+  assert.deepEqual(spreadLabels([85, 100, 100], 10, 0, 100), [80, 90, 100]);
+});
+
 test("panels are one under another with a gap", () => {
   const place = panels({ loss: 200, scale: 80, underflow: 60 }, { width: 1 });
   assert.equal(place.scale.top - (place.loss.top + place.loss.height), 38);

@@ -362,6 +362,20 @@ def test_the_sentence_of_a_gradient_that_is_not_finite(
     assert sentence == f"w[0] at step 4 is {name} already in FP32: no scale changes that."
 
 
+@pytest.mark.parametrize(
+    ("size", "fate"),
+    [
+        (2.0**-25, "underflowed"),
+        (1.01 * 2.0**-25, "subnormal"),
+        (2.0**-14, "normal"),
+        (65519.0, "normal"),
+        (65520.0, "overflowed"),
+    ],
+)
+def test_a_cell_of_a_zoom_has_the_fate_of_its_number(js: Scripts, size: float, fate: str) -> None:
+    assert js.run("fateOfNumber", size, windows(FP16)) == fate
+
+
 def test_a_zoom_opens_on_the_largest_gradient() -> None:
     gradient = torch.tensor([[1e-9, -3e-3, 0.0], [2e-3, torch.nan, 1e-4]])
     widget = GradientZoom({0: {"a": gradient}})

@@ -422,22 +422,31 @@ export function inkFrame(plot, { top, height }, title, ticks, y) {
  */
 export function spreadLabels(ys, apart, low = -Infinity, high = Infinity) {
   const order = ys.map((_, i) => i).sort((i, j) => ys[i] - ys[j]);
+  /**
+   * Return the middle of a group of labels between the ends.
+   *
+   * @param {number} middle the mean of the ys that the labels want
+   * @param {number} count
+   */
+  const inside = (middle, count) => {
+    const half = (apart * (count - 1)) / 2;
+    return Math.min(high - half, Math.max(low + half, middle));
+  };
   // Groups of labels that touch. From top to bottom, each label is a new group, which merges with
-  // the group above it until the two no longer overlap.
+  // the group above it until the two, between the ends, no longer overlap.
   /** @type {[middle: number, count: number][]} */
   const groups = [];
   for (const i of order) {
     groups.push([ys[i], 1]);
     while (groups.length > 1) {
       const [[other, m], [middle, n]] = groups.slice(-2);
-      if (middle - other >= (apart * (n + m)) / 2) break;
+      if (inside(middle, n) - inside(other, m) >= (apart * (n + m)) / 2) break;
       groups.splice(-2, 2, [(middle * n + other * m) / (n + m), n + m]);
     }
   }
   const placed = groups.flatMap(([middle, n]) => {
-    const half = (apart * (n - 1)) / 2;
-    const inside = Math.min(high - half, Math.max(low + half, middle));
-    return Array.from({ length: n }, (_, k) => inside - half + k * apart);
+    const first = inside(middle, n) - (apart * (n - 1)) / 2;
+    return Array.from({ length: n }, (_, k) => first + k * apart);
   });
   /** @type {number[]} */
   const newYs = [];

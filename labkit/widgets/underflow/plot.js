@@ -96,6 +96,20 @@ export function fateOf(exponent, limits) {
 }
 
 /**
+ * Return the fate of one number.
+ *
+ * @param {number} size its magnitude, above 0; NaN counts as overflow
+ * @param {Windows} limits
+ * @returns {Fate}
+ */
+export function fateOfNumber(size, limits) {
+  // A tie, half the smallest subnormal number, is rounded to 0.
+  if (size <= 2 ** limits.survives_from) return "underflowed";
+  if (size < 2 ** limits.emin) return "subnormal";
+  return size < limits.overflows_from ? "normal" : "overflowed";
+}
+
+/**
  * Return the share of each fate among the elements of a layer, at a scale.
  *
  * @param {PreparedRow} row

@@ -125,8 +125,8 @@ def windows(format: Format) -> dict[str, Any]:
     >>> windows(FP16)
     {'format': 'FP16', 'survives_from': -25, 'emin': -14, 'emax': 15, 'overflows_from': 65520.0}
     """
-    # Half a unit of the last place is 2^(e - half_ulp) in the binade of 2^e. Numbers from half the
-    # smallest subnormal on survive, and numbers from max plus half a unit on overflow.
+    # Half a unit of the last place is 2^(e - half_ulp) in the binade of 2^e. Numbers above half the
+    # smallest subnormal survive, and numbers from max plus half a unit on overflow.
     half_ulp = format.significand_bits + 1
     return {
         "format": format.name,

@@ -20,7 +20,7 @@ import {
   drawHistogram,
   drawLayers,
   drawZones,
-  fateOf,
+  fateOfNumber,
   fatePatterns,
   fractions,
   prepared,
@@ -455,7 +455,7 @@ function drawGrid(state, grid, pen) {
   for (let row = 0; row < table.rows; row++) {
     for (let column = 0; column < table.columns; column++) {
       const size = Math.abs(table.value(row, column));
-      const fate = fateOf(Math.floor(Math.log2(size)) + log2Scale, limits);
+      const fate = fateOfNumber(size * 2 ** log2Scale, limits);
       pen.fillStyle = size === 0 ? tint.surface2 : fills[fate];
       pen.fillRect(column * side, row * side, side - 1, side - 1);
     }
