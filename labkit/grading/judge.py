@@ -379,12 +379,14 @@ def problems(lesson: Lesson) -> list[str]:
 
 def _problems_of(exercise: Exercise) -> Iterator[str]:
     case_set = visible_cases(exercise)
+    # Those of the visible checks: hidden ones are judged at grading only.
+    points = sum(check.points for check in case_set.checks)
     right = judge(case_set, answers_of(case_set, exercise.reference))
-    if right.points < right.out_of:
-        yield f"the solution earns {right.points} of {right.out_of} points"
+    if right.points < points:
+        yield f"the solution earns {right.points} of {points} points"
     for known in exercise.mistakes:
         grade = judge(case_set, known_answers(case_set, known.answer))
-        if grade.points == grade.out_of:
+        if grade.points == points:
             yield f"the mistake {known.name!r} equals the reference on every case of the notebook"
         elif grade.mistake is not known:
             called = grade.mistake.name if grade.mistake else "no known mistake"

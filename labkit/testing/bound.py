@@ -71,6 +71,7 @@ from labkit.formats.arguments import require_kind
 from labkit.gemm import SPECS, Accumulator, MmaSpec
 from labkit.gemm.accumulators import instruction_for
 
+NEAREST = (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY)
 Floats: TypeAlias = NDArray[np.float64]
 AnyArithmetic: TypeAlias = "str | Format | Accumulator | MmaSpec | Arithmetic"
 
@@ -109,12 +110,13 @@ class Arithmetic:
 def unit_roundoff(format: FormatLike, rounding: Rounding | str = Rounding.NEAREST_EVEN) -> float:
     """Return the largest relative error of one rounding: 2^-p to nearest, 2^(1-p) in other modes.
 
-    >>> unit_roundoff(FP16) == 2**-11
-    True
+    >>> unit_roundoff(FP16) == 2**-11, unit_roundoff(FP16, Rounding.TOWARD_ZERO) == 2**-10
+    (True, True)
     """
-    format = as_format(format)
-    rounding = as_member(Rounding, rounding, "rounding")
-    return float(2.0 ** ((rounding is not Rounding.NEAREST_EVEN) - format.precision))
+    precision = as_format(format).precision
+    if as_member(Rounding, rounding, "rounding") in NEAREST:
+        return float(2.0**-precision)
+    return float(2.0 ** (1 - precision))
 
 
 def arithmetic(

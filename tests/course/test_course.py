@@ -24,6 +24,7 @@ from labkit.course import (
 )
 from labkit.grading import EXERCISES, check, hint
 from labkit.grading.exercises import exercises_of
+from labkit.grading.judge import problems
 from labkit.widgets import predictions
 
 TEXT = '''\
@@ -158,6 +159,29 @@ def test_exercises_of_an_added_lesson_are_checked(
     grade = check("posits.largest", min)
     assert grade.mistake is not None
     assert grade.mistake.name == "the smaller one"
+
+
+HIDDEN = (
+    'Check("more cases", 1, lambda random: [(5, 4)], hidden=True),\n        ),\n        mistakes='
+)
+
+
+@pytest.mark.parametrize("hidden", [False, True], ids=["visible checks", "a hidden check"])
+def test_sound_exercises_have_no_problems(own: Path, hidden: bool) -> None:
+    if hidden:
+        text = EXERCISE.replace("),\n        mistakes=", f"    {HIDDEN}", 1)
+        assert text != EXERCISE
+        (own / "exercises.py").write_text(text, encoding="utf-8")
+    add_folders([own])
+    assert problems(Lesson(own)) == []
+
+
+def test_a_mistake_without_a_difference_is_a_problem(own: Path) -> None:
+    text = EXERCISE.replace("lambda a, b: a)", "lambda a, b: max(a, b))")
+    (own / "exercises.py").write_text(text, encoding="utf-8")
+    add_folders([own])
+    (problem,) = problems(Lesson(own))
+    assert "'the first' equals the reference on every case of the notebook" in problem
 
 
 def test_an_added_lesson_has_its_hints_and_predictions(own: Path) -> None:

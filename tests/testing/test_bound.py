@@ -26,7 +26,7 @@ from labkit.testing import (
     rms_norm,
     softmax,
 )
-from labkit.testing.bound import Floats, sum_error
+from labkit.testing.bound import Floats, sum_error, unit_roundoff
 from labkit.testing.orders import sums
 
 # Kinds of operands: see `draw`.
@@ -275,6 +275,13 @@ def test_a_sum_that_may_overflow_has_an_infinite_bound() -> None:
     operation = matmul(x, np.ones((3, 1), np.float16))
     assert np.isinf(operation.error(Arithmetic("FP16", FP16)))
     assert np.isfinite(operation.error(Arithmetic("FP32")))
+
+
+@pytest.mark.parametrize("rounding", [Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY])
+def test_to_nearest_the_unit_roundoff_is_half_an_ulp(rounding: Rounding) -> None:
+    tie = 1 + 2.0**-11
+    assert unit_roundoff(FP16, rounding) == 2.0**-11
+    assert abs(float(round_to(tie, FP16, rounding)) - tie) == 2.0**-11
 
 
 @pytest.mark.parametrize("terms", [10, 10**9])
