@@ -426,10 +426,9 @@ def judge_threads(cores: int, seconds: dict[int, float]) -> Finding:
     what = f"{cores} cores; " if cores > 1 else "1 core; "
     what += f"a tiny step takes {seconds[1] * 1e3:.1f} ms on 1 thread"
     if several > 1:
-        what += (
-            f", {seconds[several] * 1e3:.1f} ms on {several} ({seconds[several] / seconds[1]:.2g} "
-            "times as long)"
-        )
+        ratio = seconds[several] / seconds[1]
+        times = f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2g}"
+        what += f", {seconds[several] * 1e3:.1f} ms on {several} ({times} times as long)"
     what += ". Tiny training runs on one thread"
     if several > cores:
         remedy = (

@@ -132,6 +132,8 @@ def throughput_sentence(rates: dict[str, float], device: str) -> str:
 
     >>> throughput_sentence({"FP32": 20.0, "O1": 44.0}, "Tesla T4")
     'Steps a second on Tesla T4: FP32 20, O1 44 (2.2 times FP32).'
+    >>> throughput_sentence({"emulated": 0.5, "FP32": 60.0}, "CPU")
+    'Steps a second on CPU: emulated 0.5, FP32 60 (120 times emulated).'
     """
     require_kind(rates, dict, "rates")
     if not rates:
@@ -141,6 +143,8 @@ def throughput_sentence(rates: dict[str, float], device: str) -> str:
     for name, rate in rates.items():
         part = f"{name} {rate:,.0f}" if rate >= 100 else f"{name} {rate:.3g}"
         if name != first:
-            part += f" ({rate / rates[first]:.2g} times {first})"
+            ratio = rate / rates[first]
+            times = f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2g}"
+            part += f" ({times} times {first})"
         parts.append(part)
     return f"Steps a second on {device}: {', '.join(parts)}."

@@ -134,9 +134,10 @@ def test_the_limit_of_a_container_is_a_part_of_the_finding(free, limit, status):
     [
         (2, {1: 0.010, 64: 0.900}, Status.WARN, "OMP_NUM_THREADS=2"),
         (8, {1: 0.010, 8: 0.002}, Status.OK, "LABKIT_THREADS=8"),
+        (8, {1: 0.010, 8: 1.5}, Status.OK, "1500.0 ms on 8 (150 times as long). "),
         (1, {1: 0.010}, Status.OK, "1 core; a tiny step takes 10.0 ms on 1 thread. "),
     ],
-    ids=["too many", "faster with more", "one core"],
+    ids=["too many", "faster with more", "much slower with more", "one core"],
 )
 def test_threads_are_judged_by_their_times(cores, seconds, status, words):
     hold(check.judge_threads(cores, seconds), status, words)
