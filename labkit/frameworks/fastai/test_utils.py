@@ -150,7 +150,7 @@ def _equal(one: Any, other: Any) -> bool:
             one = torch.as_tensor(one)
             other = torch.as_tensor(other)
         except (RuntimeError, TypeError, ValueError):
-            # None, a text and the like are no numbers
+            # None, a text and the like are not numbers
             return False
         return one.shape == other.shape and bool((one.to(other.device) == other).all())
     return bool(one == other)

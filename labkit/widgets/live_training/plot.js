@@ -327,7 +327,7 @@ function drawLoss(plot) {
   }
   const reached = state.recorded ? fp32.length : Math.max(curves[0].rows.length, 1);
   // FP32 is not trained again for a new run, so its losses after the run's step are known. Its line
-  // goes on to the step after it, and its name is beside the run's step.
+  // reaches to the step after it, and its name is beside the run's step.
   if (fp32.length > reached + 1) inkLine(plot, line(fp32), tint.fp32, 1, { alpha: 0.3 });
   const { width, alpha } = plot.place.fp32;
   inkLine(plot, line(fp32.slice(0, reached + 1)), tint.fp32, width, { alpha });

@@ -8,7 +8,7 @@ import { h } from "../base/elements.js";
  * @typedef {object} MemoryRow
  * @property {string} name
  * @property {number[]} bytes The number of bytes of each category.
- * @property {string[]} texts The same in words.
+ * @property {string[]} texts The same as text.
  * @property {string} total The sum, as text.
  */
 
