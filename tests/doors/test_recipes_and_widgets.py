@@ -105,7 +105,7 @@ def test_a_knob_keeps_what_it_does_not_turn() -> None:
     widget = Workbench(TASK, replace(O2, scaler=PRESETS["DeepSpeed"]), 5, steps=STEPS, device="cpu")
     for line in (
         "growth_interval=1000",
-        "# torch's GradScaler has no such knobs; here they stood at hysteresis=2, floor=1",
+        "# torch's GradScaler has no such knobs; here they were hysteresis=2, floor=1",
         "eps=3e-05",
     ):
         assert line in widget.lines, "the program in plain torch, and what it cannot have"
