@@ -22,7 +22,8 @@ import { schedule } from "./store.js";
  */
 
 /**
- * Returns the recorded run whose scaling was switched on nearest to a step; null if there is none.
+ * Returns the recorded run whose scaling was switched on last before a step, or else first of all;
+ * null if there is none.
  *
  * @template {DrivenState} State
  * @template {object} Points

@@ -124,12 +124,11 @@ function replaysIn(model, mode) {
  * @param {readonly Replay[]} replays
  */
 function firstHeld(replays) {
-  const last = replays[0].scale.length - LENS_STEPS;
-  for (let i = 0; i < last; i++) {
-    const isHeld = replays.some(({ skipped }) => skipped[i] > 1);
-    if (isHeld) return Math.max(0, i - STEPS_BEFORE_HELD);
-  }
-  return 0;
+  const { length } = replays[0].scale;
+  const steps = Array.from({ length }, (_, i) => i);
+  const first = steps.find((i) => replays.some(({ skipped }) => skipped[i] > 1));
+  if (first === undefined) return 0;
+  return Math.max(0, Math.min(first - STEPS_BEFORE_HELD, length - LENS_STEPS));
 }
 
 // --- pictures ------------------------------------------------------------------------------------
