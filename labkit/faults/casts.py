@@ -147,8 +147,8 @@ def gradcheck_in_fp32(fixed):
     """A gradient is checked numerically in FP32.
 
     Symptom: gradcheck says that a gradient is wrong which is right.
-    Cause: gradcheck compares with (f(x + 1e-6) - f(x)) / 1e-6. In FP32 the difference of two
-        numbers near 8 has one or two digits left; in FP16 x + 1e-6 is x.
+    Cause: gradcheck compares with (f(x + 1e-6) - f(x - 1e-6)) / 2e-6. In FP32 the difference of
+        two numbers near 8 has one or two digits left; in FP16 x + 1e-6 is x.
     Reading: The dtype of the inputs: anything but float64.
     Repair: Check in FP64: `x.double()`, and the module in double as well.
     Error: Jacobian mismatch for output 0 with respect to input 0

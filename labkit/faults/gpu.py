@@ -238,12 +238,14 @@ def tf32_for_fp32(device: str, fixed: bool, size: int) -> float:
         `torch.backends.cudnn.allow_tf32 = False` where FP32 is meant.
     Reported: huggingface/transformers#15026
     """
+    a = torch.randn(size, size, device=device)
+    exact = a.double() @ a.double()
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest" if fixed else "high")
-    a = torch.randn(size, size, device=device)
-    product = a @ a
-    exact = a.double() @ a.double()
-    torch.set_float32_matmul_precision(before)
+    try:
+        product = a @ a
+    finally:
+        torch.set_float32_matmul_precision(before)
     return -float(torch.log2((product - exact).abs().mean() / exact.abs().mean()))
 
 

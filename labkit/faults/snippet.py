@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from labkit.faults import loops
@@ -36,9 +36,18 @@ def code_of(function: Callable[..., Any], fixed: bool) -> str:
     match statements[-1]:
         case ast.Return(value=ast.Call(func=ast.Name(id=("plain" | "scaled") as name)) as call):
             statements[-1:] = _inlined(_definition(getattr(loops, name)), call)
-    code = "\n".join(ast.unparse(ast.fix_missing_locations(each)) for each in statements)
-    # an empty line before definitions, and before a return that is not alone
-    return re.sub(r"\n(?=(?:def|class) )|(?<=[^\n])\n(?=return )", "\n\n", code)
+    return _spaced(statements)
+
+
+def _spaced(statements: list[ast.stmt]) -> str:
+    """Return statements as text, with empty lines around definitions and before a return."""
+    definitions = (ast.FunctionDef, ast.ClassDef)
+    texts = [ast.unparse(ast.fix_missing_locations(statement)) for statement in statements]
+    code = texts[0]
+    for (before, after), text in zip(pairwise(statements), texts[1:], strict=True):
+        apart = isinstance(before, definitions) or isinstance(after, (*definitions, ast.Return))
+        code += ("\n\n" if apart else "\n") + text
+    return code
 
 
 def _definition(function: Callable[..., Any]) -> ast.FunctionDef:

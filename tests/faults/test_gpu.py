@@ -81,3 +81,11 @@ def test_the_check_runs_both_forms_of_every_card() -> None:
         assert line["summary"], name
     message = "not measured, RuntimeError: torch counts the memory of a GPU only"
     assert lines["card memory_not_halved"]["summary"] == message
+
+
+def test_a_decorator_is_on_the_line_above_its_function() -> None:
+    """The code of a card that decorates a function of its own."""
+    lines = code_of(GPU_CARDS["batch_of_one"].function, fixed=False).splitlines()
+    at = lines.index("@torch.no_grad()")
+    assert lines[at - 1] == ""
+    assert lines[at + 1].startswith("def answer")

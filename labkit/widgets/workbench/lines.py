@@ -205,9 +205,7 @@ def _cannot(knobs: Knobs, refuses_dynamic: bool) -> list[str]:
         if setting.name not in TORCH_HAS and value != getattr(DYNAMIC, setting.name):
             beyond.append(f"{setting.name}={value:g}")
     if beyond and knobs.scaling is Scaling.DYNAMIC and not refuses_dynamic:
-        lines.append(
-            f"# torch's GradScaler has no such knobs; here they were {', '.join(beyond)}"
-        )
+        lines.append(f"# torch's GradScaler has no such knobs; here they were {', '.join(beyond)}")
     if refuses_dynamic:
         lines.append("# torch's GradScaler refuses 16-bit gradients, so the scale stands still")
     return lines
