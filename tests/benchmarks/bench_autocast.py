@@ -1,6 +1,6 @@
 """Cost of autocast for each operation, ours and torch's.
 
-Run by hand: .venv/bin/python tests/benchmarks/bench_autocast.py
+    .venv/bin/python -m tests.benchmarks.bench_autocast
 
 Tensors of 4 x 4, so that nearly all the time is overhead; BF16, which both regions cast to on a
 CPU. The ratios to the operation alone say what it costs to be written in Python, above autograd.
@@ -13,13 +13,13 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
-from measuring import Call, medians, options, print_ratios
 from torch import nn
 from torch.nn import functional as F
 
 from labkit.amp import autocast
 from labkit.formats import BF16
 from labkit.frameworks import torch_amp
+from tests.benchmarks.measuring import Call, medians, options, print_ratios
 
 Region = Callable[[], AbstractContextManager[object]]
 REGIONS: dict[str, Region] = {

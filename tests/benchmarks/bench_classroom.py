@@ -1,7 +1,6 @@
 """Memory and time of a class on one machine: real kernels at once, each running all of lesson 06.
 
-Run by hand: .venv/bin/python tests/benchmarks/bench_classroom.py [--kernels 20] [--lesson
-06_loss_scaling]
+    .venv/bin/python -m tests.benchmarks.bench_classroom [--kernels 20] [--lesson 06_loss_scaling]
 
 Printed are the seconds to a kernel's first picture and to its last cell, the memory of a kernel and
 of all, and which failed (a cell whose failing is the lesson may). Aims, for 20: none fails, 400 MiB
@@ -17,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import nbformat
-from measuring import options
 from nbclient import NotebookClient
 
 from labkit.classroom.hub import ENVIRONMENT, STARTUP
 from labkit.records import notebooks_folder
+from tests.benchmarks.measuring import options
 
 # A cell that takes longer hangs, however busy the machine is.
 CELL_SECONDS = 1800
@@ -29,8 +28,14 @@ CELL_SECONDS = 1800
 
 @dataclass
 class Learner:
-    """One kernel: seconds from its start to the first picture and to the end, MiB at most and at
-    the end, errors.
+    """What was measured of one kernel.
+
+    Attributes:
+        picture: seconds from its start to its first picture; 0 without one.
+        done: seconds from its start to its last cell.
+        peak: its largest memory, in MiB.
+        end: its memory once all kernels are done, in MiB.
+        failed: the errors of cells that should not fail.
     """
 
     picture: float = 0.0
@@ -47,9 +52,7 @@ def memory_of(process: int) -> float:
 
 
 async def work(lesson: Path, folder: str, all_there: asyncio.Barrier) -> Learner:
-    """Run a lesson in a kernel of its own, from its start to its last cell; it lives until all
-    others are there too.
-    """
+    """Run a lesson in a kernel of its own, which lives until all others have run it, too."""
     learner = Learner()
     notebook = nbformat.read(lesson, 4)
     place = {"metadata": {"path": folder}}

@@ -1,25 +1,28 @@
 """Cost of a step with 1, 2 and 4 processes, and the bytes that a rank sends in it.
 
-Run by hand: .venv/bin/python tests/benchmarks/bench_distributed.py
+    .venv/bin/python -m tests.benchmarks.bench_distributed
 
 torchrun starts the processes, one thread each, with gloo. The time of a step is the median of the
-slowest rank's, as a ratio to one process under DDP in FP32, with as many rows for each rank; where
-there are fewer cores than processes it says nothing of a cluster. The bytes that a rank writes to
-its connections are counted. Beside them stands what rings
-send: 2(n-1)/n of the gradients' bytes under DDP. FSDP2 adds up in half of that (gloo does not),
-and puts the FP16 weights together before forward, for (n-1)/n of their bytes.
+slowest rank's, as a ratio to one process under DDP in FP32. Each rank has the same number of rows,
+however many ranks there are. With fewer cores than processes, the ratio says nothing about a
+cluster.
+
+The bytes that a rank writes to its connections are counted. Beside them is what n ranks in a ring
+would send: under DDP 2(n-1)/n of the gradients' bytes; under FSDP2 (n-1)/n of the gradients' bytes
+to add them up, for which gloo sends twice as much, and (n-1)/n of the FP16 weights' bytes to gather
+these before the forward pass.
 """
 
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from measuring import options
 from torch import nn
 
 from labkit.amp import RECIPES
@@ -27,6 +30,7 @@ from labkit.amp.distributed.engine import DistributedEngine
 from labkit.amp.distributed.group import largest, start_group
 from labkit.formats import BF16, FP16, FP32
 from labkit.machine.resources import bytes_written
+from tests.benchmarks.measuring import options
 
 WORLDS = (1, 2, 4)
 ROUNDS, WIDTH, ROWS = 12, 512, 32
@@ -70,9 +74,7 @@ def measured():
 
 
 def by_ring(world, sharded, reduce):
-    """Return what a ring sends: gradients added up, and FP16 weights put together where they are
-    sharded.
-    """
+    """Return the bytes that a rank in a ring sends in a step."""
     weights = 2 * (WIDTH * WIDTH + WIDTH)
     share = (world - 1) / world
     bytes_each = (reduce.bits // 8 + 2) if sharded else 2 * (reduce.bits // 8)
@@ -93,7 +95,6 @@ def main():
     print(f"{'processes':>9} {'':<6}{'reduced in':<11}{'time':>7}{'KiB sent':>10}{'ring':>8}")
     first = None
     for world in WORLDS:
-        path = Path(__file__).with_name(f".scaling-{world}.pt")
         torchrun = [
             sys.executable,
             "-m",
@@ -102,11 +103,14 @@ def main():
             "--nproc-per-node",
             str(world),
         ]
-        subprocess.run(
-            [*torchrun, __file__, str(path)], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
-        found = torch.load(path)
-        path.unlink()
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "found.pt"
+            subprocess.run(
+                [*torchrun, __file__, str(path)],
+                check=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+            found = torch.load(path)
         first = first or found[0][0]
         for (sharded, reduce), (seconds, sent) in zip(WAYS, found, strict=True):
             name = "FSDP2" if sharded else "DDP"

@@ -1,6 +1,6 @@
 """Cost of emulating a Tensor Core, with numba and with numpy, and of training on one.
 
-Run by hand: .venv/bin/python tests/benchmarks/bench_emulator.py [--sizes 32 256 1024]
+    .venv/bin/python -m tests.benchmarks.bench_emulator [--sizes 32 256 1024]
 
 Every row of `SPECS` at 256 x 256 x 256 (aim: under 50 ms each on 2 cores), products as `digits_cnn`
 makes them, and squares of several sizes: the cost of one product should not grow with them. Then
@@ -13,12 +13,12 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from measuring import medians, options, print_ratios
 
 from labkit.amp import RECIPES
 from labkit.gemm import ACCUMULATORS, SPECS, accumulate, emulate, emulator
 from labkit.gemm.blocks import VARIABLE
 from labkit.train import TASKS, TrainingRun
+from tests.benchmarks.measuring import medians, options, print_ratios
 
 SHAPES = {"convolution, forward": (32, 144, 1024), "its weights": (32, 1024, 144)}
 

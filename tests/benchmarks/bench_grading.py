@@ -3,7 +3,7 @@
     .venv/bin/python -m tests.benchmarks.bench_grading [LEARNERS]
 
 Each learner hands in lesson 06 with six answers of their own, so that no reply is shared. The first
-number has the start of the sandbox in it, the second is that of one more row.
+number includes the start of the sandbox; the second is the cost of one more row.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ def cpu_seconds() -> float:
 
 
 def graded(learners: int) -> tuple[float, int]:
-    """Grade so many learners; return the CPU seconds and the rows."""
+    """Grade the hand-ins of so many learners; return the CPU seconds, and the number of rows."""
     with TemporaryDirectory() as folder:
         for n in range(learners):
             own = {id.split(".")[1]: f"{text}\nown_{n} = {n}\n" for id, text in SOLUTIONS.items()}
@@ -54,4 +54,7 @@ def measure(learners: int) -> None:
 
 
 if __name__ == "__main__":
-    measure(int(sys.argv[1]) if len(sys.argv) > 1 else 60)
+    learners = int(sys.argv[1]) if len(sys.argv) > 1 else 60
+    if learners <= FEW:
+        sys.exit(f"expected more than {FEW} learners, got {learners}")
+    measure(learners)

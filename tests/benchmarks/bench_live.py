@@ -1,7 +1,6 @@
-"""Speed of a live training in JupyterLab: frames while it trains, and the time from a key to new
-pixels.
+"""Speed of a live training in JupyterLab: its frames, and the time from a key to new pixels.
 
-Run by hand: .venv/bin/python -m tests.benchmarks.bench_live [--seconds 5] [--keys 25]
+    .venv/bin/python -m tests.benchmarks.bench_live [--seconds 5] [--keys 25]
 
 The frames that the widget draws are a share of those that the page shows meanwhile. A key moves the
 handle of the loss scale; the same key moves an ipywidgets slider whose callback draws the same bars

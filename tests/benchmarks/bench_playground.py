@@ -1,6 +1,6 @@
 """Speed of the playground in Chromium: steps, answers to a key, and the first frame of its file.
 
-Run by hand: .venv/bin/python tests/benchmarks/bench_playground.py [--seconds 3]
+    .venv/bin/python -m tests.benchmarks.bench_playground [--seconds 3]
 
 For each problem, steps a second of both twins together: in the page, which trains in slices of time
 between its frames and draws; in the page without drawing; and in a worker of the same page, which

@@ -1,6 +1,6 @@
 """Cost of the bound of a product, and of a whole verdict, as multiples of the FP64 product.
 
-Run by hand: .venv/bin/python tests/benchmarks/bench_testing.py [--sizes 256 1024]
+    .venv/bin/python -m tests.benchmarks.bench_testing [--sizes 256 1024]
 
 The aim: the bound, with the exact result that it needs, within 3 times the FP64 product of the same
 operands.
@@ -9,10 +9,10 @@ operands.
 from functools import partial
 
 import torch
-from measuring import medians, options, print_ratios
 
 from labkit.testing import arithmetic, compare, matmul
 from labkit.testing.bound import Arithmetic, Floats
+from tests.benchmarks.measuring import medians, options, print_ratios
 
 
 def bound(a: torch.Tensor, b: torch.Tensor, how: Arithmetic) -> Floats:

@@ -1,19 +1,23 @@
 """Cost of a training step in mixed precision on a CPU, as a multiple of plain torch's in FP32.
 
-Run by hand: .venv/bin/python tests/benchmarks/bench_training.py [--seconds 6] [--only WORD] [--ways
-WAY ...]
+    .venv/bin/python -m tests.benchmarks.bench_training [--seconds 6] [--only WORD] [--ways WAY ...]
 
-Ways are "by hand", "torch.amp", our "drop-in" for it and the names of recipes, each also with "
-compiled" behind it (minutes to begin); with each stand the casts of a step as torch's dispatcher
-counts them. "by hand" has O1's casts in each layer's forward, products in FP32 rounded once, and a
-static scale: what a graph can at best be. torch.amp is torch.autocast("cpu", torch.float16) with
-its scaler: its half kernels are what takes its time, and it has no FP16 LSTM. Large networks pay
-for casts of operands and results, small ones for the Python around each operation
+A way is one of these, and each may be followed by " compiled" (it then takes minutes to begin):
+
+- the name of a recipe;
+- "by hand": O1's casts in the forward pass of each layer, products in FP32 that are rounded once,
+  and a static scale, as fast as a graph can be at best;
+- "torch.amp": torch.autocast("cpu", torch.float16) with its scaler. Its half kernels take most of
+  its time, and it has no FP16 LSTM;
+- "drop-in": the lab's torch.amp.
+
+The number in brackets is that of the casts in a step, as torch's dispatcher counts them. Large
+networks pay for casts of operands and results, small ones for the Python around each operation
 (bench_autocast.py).
 
-Aims: 5 times faster than torch.amp on CNN and transformer; within 1.6 of FP32 where matrix products
-dominate; within 6 for a recipe of 8 or 4 bits: --ways "FP8 current" "FP8 delayed" MXFP8 NVFP4 "unit
-scaled" "BF16 Kahan".
+Aims: 5 times as fast as torch.amp on CNN and transformer; at most 1.6 times FP32's time where
+matrix products dominate; at most 6 times for recipes of 8 or 4 bits ("FP8 current", "FP8 delayed",
+MXFP8, NVFP4, "unit scaled", "BF16 Kahan").
 """
 
 import warnings
@@ -24,7 +28,6 @@ from types import MethodType
 from typing import Any
 
 import torch
-from measuring import Call, medians, options
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -33,6 +36,7 @@ from labkit.amp import RECIPES, Engine, ScalerConfig
 from labkit.frameworks import GradScaler, autocast
 from labkit.gemm.recurrent import recurrent
 from labkit.train import networks
+from tests.benchmarks.measuring import Call, medians, options
 
 # So low that no step is skipped.
 SCALE = 2.0**8

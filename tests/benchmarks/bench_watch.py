@@ -1,14 +1,14 @@
 """Cost of watching a training, next to the same loop without it.
 
-Run by hand: .venv/bin/python tests/benchmarks/bench_watch.py [--seconds 6]
+    .venv/bin/python -m tests.benchmarks.bench_watch [--seconds 6]
 
-A plain FP32 loop with Adam. Times of a step that is not sampled, of one that is, and of one that is
-replayed in FP32 as well, as multiples of the step that nobody watches. Aims: within 1%, at most 3
-times, at most 5 times.
+A plain FP32 loop with Adam. The times of a step that is not sampled, of one that is sampled, and of
+one that is replayed in FP32 as well, are multiples of the step that nobody watches. Aims: 1.01, 3
+and 5 at most.
 
-A second line is about recording: a step that is not sampled as a multiple of the plain one, and one
-that is as a multiple of one that is sampled and not recorded; medians of paired blocks. Aim: at
-most 1.1 each.
+A second line is about recording: the time of a step that is recorded and not sampled, as a multiple
+of the plain one; and of one that is recorded and sampled, as a multiple of one that is only
+sampled. Both are medians of paired blocks. Aim: 1.1 at most.
 """
 
 import tempfile
@@ -20,12 +20,12 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from measuring import options, print_ratios
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from labkit.instrument import watch
 from labkit.train import networks
+from tests.benchmarks.measuring import options, print_ratios
 
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "MLP, small": (networks.mlp, (64, 1, 8, 8)),
@@ -54,10 +54,9 @@ def stepper(
 
 
 def watched_seconds(step: Callable[[], None], region: object, times: int) -> float:
-    """Return the CPU seconds of a step; a watch begins with a step that is sampled, and sums it up
-    in the next.
-    """
+    """Return the CPU seconds of a step in a region."""
     with region:
+        # A watch samples its first step, and sums it up in the second.
         step()
         step()
         start = time.process_time()
