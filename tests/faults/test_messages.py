@@ -9,7 +9,7 @@ import pytest
 from labkit.cli import main
 from labkit.faults import cards, explain
 from labkit.faults.fault import address
-from labkit.faults.messages import MESSAGES, Message, messages_in
+from labkit.faults.messages import MESSAGES, Message, messages_in, remedies
 
 ROWS = tomllib.loads(Path(__file__).with_name("pasted_messages.toml").read_text(encoding="utf-8"))[
     "message"
@@ -89,6 +89,13 @@ def test_a_pasted_text_is_recognized(text: str) -> None:
 def test_both_names_of_a_type_lead_to_the_fault(name: str) -> None:
     (fault,) = explain(f"RuntimeError: value cannot be converted to type {name} without overflow")
     assert fault.id == "mask_constant"
+
+
+@pytest.mark.parametrize("sentence", [remedies.DIAGNOSE, remedies.WATCH, remedies.IN_FP32])
+def test_a_shared_sentence_is_apart_from_its_neighbours(sentence: str) -> None:
+    shared = re.escape(sentence)
+    for message in MESSAGES:
+        assert not re.search(rf"\S{shared}|{shared}\S", message.next), message.next
 
 
 def test_no_two_messages_have_the_same_pattern() -> None:

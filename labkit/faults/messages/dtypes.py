@@ -364,11 +364,10 @@ DTYPES = (
             r"(?:base|output) given to float_power_? has dtype",
         ),
         means=(
-            "`out=`, or an operation in place, names a tensor, and the result has another dtype "
-            "than it."
+            "The tensor of `out=`, or of an operation in place, has another dtype than the result."
         ),
         next=(
-            "Make the buffer of `out=` in the dtype of the operands, or leave `out=` away and "
+            "Make the buffer of `out=` in the dtype of the operands, or leave out `out=` and "
             "cast: `f(x).to(buffer.dtype)`."
         ),
         cards=HALF_AND_FLOAT,

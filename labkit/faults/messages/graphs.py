@@ -190,8 +190,8 @@ GRAPHS = (
         means="The backward pass of a compiled graph gave NaN.",
         next=(
             DIAGNOSE
-            + "It looks at the script without torch.compile; if that is clean, the compiled code "
-            "is at fault."
+            + " It looks at the script without torch.compile; if that is clean, the compiled "
+            "code is at fault."
         ),
         cards=("eager_unlike_compiled", "forward_overflow"),
         source="torch 2.13.0",

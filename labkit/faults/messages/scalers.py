@@ -208,7 +208,7 @@ SCALERS = (
         next=(
             "Train FP32 weights: load in FP32 and leave the casts to autocast; with adapters, "
             "`p.data = p.data.float()` for each p with requires_grad. `{p.dtype for p in "
-            "model.parameters() if p.requires_grad}` shall be {float32}."
+            "model.parameters() if p.requires_grad}` must be {float32}."
         ),
         cards=("half_weights_unscaled", "saved_half"),
         source="haotian-liu/LLaVA#294",
@@ -426,8 +426,8 @@ SCALERS = (
             "message has one for each rank."
         ),
         next=(
-            "Look at the table: NaN on all ranks is an overflow and no matter of the network, "
-            "`labkit diagnose train.py` names the first operation and line that gives inf or NaN."
+            "Look at the table: NaN on all ranks is an overflow, and the connection between the "
+            "workers is not at fault. " + DIAGNOSE
         ),
         cards=("ranks_part", "forward_overflow"),
         source="facebookresearch/fairseq#1372",
