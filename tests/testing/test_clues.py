@@ -95,6 +95,17 @@ def test_a_small_last_term_that_is_missing_does_not_pass(share: float) -> None:
     assert verdict.suspects == ("the last term of each sum is missing",)
 
 
+def test_a_result_that_is_the_fault_to_the_bit_does_not_pass() -> None:
+    """Products of whole numbers are exact, also without the last term of each sum."""
+    random = np.random.default_rng(0)
+    a, b = (torch.tensor(random.integers(-60, 60, (n, 1024))).double() for n in (48, 64))
+    a[:, -1] /= 256
+    without_last = a[:, :-1] @ b[:, :-1].T
+    verdict = compare(without_last, matmul(a.half(), b.half().T))
+    assert verdict.kind is VerdictKind.LARGER
+    assert verdict.suspects == ("the last term of each sum is missing",)
+
+
 # ---- clues
 
 
@@ -188,6 +199,14 @@ def test_a_fault_has_one_clue(name: str) -> None:
 def test_the_second_clue_of_a_stale_accumulator_says_where() -> None:
     clues = compare(stale(0.001), matmul(A, B)).suspects
     assert "only dimension 1, index 32 to 63" in clues[1]
+
+
+def test_a_part_after_zeros_has_no_stale_accumulator() -> None:
+    x = torch.cat([torch.zeros(24, 1000).half(), A[24:]])
+    got = x.float() @ B.float()
+    got[24:] += normal(45, 24, 64)
+    clues = compare(got.half(), matmul(x, B)).suspects
+    assert clues == ("a fault in a part: only dimension 0, index 24 to 47, is wrong",)
 
 
 # Operands that are too small for FP16, so that no clue names it.

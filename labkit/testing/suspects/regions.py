@@ -59,6 +59,8 @@ def uncleared_accumulator(result: KernelResult, region: Region) -> str | None:
     here = slice(region.first, region.end)
     errors = (got[here] - exact[here]).reshape(-1)
     before = exact[region.first - width : region.first].reshape(-1)
+    if not (before.any() and np.isfinite(before).all() and np.isfinite(errors).all()):
+        return None
     # the least squares fit of the errors by the elements before them
     multiple = float((errors * before).sum() / (before * before).sum())
     if root_mean_square(errors - multiple * before) >= 0.5 * root_mean_square(errors):

@@ -17,6 +17,7 @@ Elements with the same exact result may have the same error, so they count once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -46,7 +47,8 @@ class Rival:
         name: the fault.
         part: share of the fault in the result: 0 in a right one, 1 if it is the fault.
         reached: the largest part in a replay of the operation in other orders.
-        times: how many times nearer than the exact result it is, in root mean square.
+        times: how many times nearer than the exact result it is, in root mean square; inf if the
+            result is that of the fault, to the bit.
     """
 
     name: str
@@ -55,9 +57,12 @@ class Rival:
     times: float
 
     def __str__(self) -> str:
+        fits = f"{self.times:.3g} times better than the exact result"
+        if math.isinf(self.times):
+            fits = "exactly"
         return (
-            f"{self.name}; it fits {self.times:.3g} times better than the exact result: its part "
-            f"in the difference is {self.part:.3g}, and at most {self.reached:.1g} in other orders"
+            f"{self.name}; it fits {fits}: its part in the difference is {self.part:.3g}, "
+            f"and at most {self.reached:.1g} in other orders"
         )
 
 
@@ -143,7 +148,8 @@ def _fit(
     rest = root_mean_square(difference / size - scaled_effect)
     if reached > TOLERANCE or rest > 2 * max(map(root_mean_square, scaled_errors)):
         return None
-    times = root_mean_square(difference) / root_mean_square(difference - effect)
+    left = root_mean_square(difference - effect)
+    times = root_mean_square(difference) / left if left else math.inf
     return rest, Rival(name, part, reached, times)
 
 
