@@ -209,6 +209,17 @@ def test_a_part_after_zeros_has_no_stale_accumulator() -> None:
     assert clues == ("a fault in a part: only dimension 0, index 24 to 47, is wrong",)
 
 
+def test_one_wrong_element_among_exact_ones_has_no_clue() -> None:
+    """Products of whole numbers are exact, so no other element has an error."""
+    random = np.random.default_rng(0)
+    a, b = (torch.tensor(random.integers(-6, 6, (64, 64))).half() for _ in range(2))
+    got = a.double() @ b.double()
+    got[5, 7] += 3.7
+    verdict = compare(got, matmul(a, b))
+    assert verdict.kind is VerdictKind.IMPOSSIBLE
+    assert verdict.suspects == ()
+
+
 # Operands that are too small for FP16, so that no clue names it.
 SMALL_A = normal(50, 32, 300) * 2.0**-14
 SMALL_B = normal(51, 300, 32)
