@@ -147,6 +147,23 @@ def test_unknown_operations_and_lists_are_refused(board):
         CastLedger(lambda x: x + 1, torch.tensor([1, 2]))
 
 
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (lambda x: x @ x, "The one operation runs in FP16"),
+        (lambda x: (x @ x).exp(), "1 of these 2 operations runs in FP16 and 1 in FP32"),
+        (lambda x: (x @ x @ x).exp(), "2 of these 3 operations run in FP16 and 1 in FP32"),
+    ],
+)
+def test_the_sentence_counts_the_operations_of_each_format(model, expected):
+    assert CastLedger(model, torch.ones(2, 2)).sentence.startswith(f"{expected};")
+
+
+def test_a_detail_counts_one_element():
+    lost = CastLedger(lambda x: (x @ x) * 1e-9, torch.ones(1, 1))
+    assert row_view(lost.rows[-1])["detail"].endswith("; 1 element is 0 here and not in FP32.")
+
+
 def test_details_of_an_operation(board):
     assert (
         view(board, "exp")["detail"]

@@ -20,7 +20,9 @@ from labkit.formats import (
     FP32,
     Calculation,
     Format,
+    FormatLike,
     add,
+    as_format,
     encode,
     field_bits,
     multiply,
@@ -47,7 +49,8 @@ class AdditionPlayer(LabWidget, folder="addition"):
     Args:
         a: The first number, or its text: "0.1", "0x3C00" (a code), "0x1.8p-3", "2^-11".
         b: The second number, or its text.
-        format: The format of the calculation, which is added to those that the page offers.
+        format: The format of the calculation, or its name; it is added to those that the page
+            offers.
         operation: "add" or "multiply".
 
     Traits to read and set: `a` and `b` (text), `format_name`, `operation`, and `step` (the index of
@@ -80,10 +83,11 @@ class AdditionPlayer(LabWidget, folder="addition"):
         self,
         a: float | str = 1.0,
         b: float | str = 0.0001,
-        format: Format = FP16,
+        format: FormatLike = FP16,
         *,
         operation: str = "add",
     ) -> None:
+        format = as_format(format)
         if not (format.signed and format.has_zero):
             raise ValueError(
                 f"{format.name} has no sign or no zero, so it has no sums. Give a format with both."

@@ -22,6 +22,8 @@ from labkit.formats import (
     FP16,
     FP32,
     Format,
+    FormatLike,
+    as_format,
     decode,
     encode,
     field_bits,
@@ -38,7 +40,7 @@ class BitExplorer(LabWidget, folder="bits"):
     """The bits of a number, to be clicked, and the number that they encode, to be typed.
 
     Args:
-        format: The format whose bits are shown.
+        format: The format whose bits are shown, or its name.
         value: The first number, or its text: "0.1", "1/3", "0x3c00" (a code), "0x1.8p-3".
         compare: The formats in which the same number is also shown, in a table.
 
@@ -78,11 +80,12 @@ class BitExplorer(LabWidget, folder="bits"):
 
     def __init__(
         self,
-        format: Format = FP16,
+        format: FormatLike = FP16,
         value: float | str = 0.1,
-        compare: Iterable[Format] = (FP32, BF16, E4M3),
+        compare: Iterable[FormatLike] = (FP32, BF16, E4M3),
     ) -> None:
-        compared = tuple(compare)
+        format = as_format(format)
+        compared = tuple(as_format(each, "compare") for each in compare)
         # Name -> format, for all formats that the page has. A given one may replace one of the
         # lab's, but not another given one: the page would draw both as the same format.
         self._known = {row.name: row for row in (*FORMATS.values(), *compared, format)}

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from labkit.amp import CastGraph, Explanation, autocast, explain
 from labkit.amp.graph.explain import GraphCast, GraphRow
-from labkit.formats import FP16, Format
+from labkit.formats import FP16, FormatLike
 from labkit.gemm import half_storage
 from labkit.train.determinism import one_thread, preserve_rng
 from labkit.widgets.base.figures import still, why_still
@@ -136,7 +136,7 @@ class CastPasses(LabWidget, folder="graph"):
     Args:
         model: A module with FP32 weights; None for `TwoScores`.
         *inputs: The arguments of its forward pass; ignored without a model.
-        format: The 16-bit format, FP16 or BF16.
+        format: The 16-bit format, FP16 or BF16, or its name.
 
     Trait to read and set: `position`, from 0 (before all passes) to five times the number of
     operations, where it begins. To read: `sentence` (that of the position) and `explanation`.
@@ -156,7 +156,9 @@ class CastPasses(LabWidget, folder="graph"):
     _said: traitlets.List[str] = traitlets.List().tag(sync=True)
     _passes: traitlets.List[list[str]] = traitlets.List().tag(sync=True)
 
-    def __init__(self, model: nn.Module | None = None, *inputs: Any, format: Format = FP16) -> None:
+    def __init__(
+        self, model: nn.Module | None = None, *inputs: Any, format: FormatLike = FP16
+    ) -> None:
         if model is None:
             with preserve_rng(torch.device("cpu")):
                 model = TwoScores()

@@ -22,7 +22,8 @@ import traitlets
 
 from labkit.amp import Rule
 from labkit.amp.casting.ledger import LedgerRow, ledger
-from labkit.formats import BF16, FP16, Format
+from labkit.findings import counted
+from labkit.formats import BF16, FP16, Format, FormatLike, as_format
 from labkit.interop import format_of
 from labkit.train import one_thread
 from labkit.widgets.base.figures import still, why_still
@@ -187,10 +188,13 @@ def _counts(rows: Sequence[LedgerRow], format: Format) -> str:
     """Return how many operations run in each format, beginning with the format of autocast."""
     counts = Counter(ran_in(row) for row in rows)
     first, *others = sorted(counts, key=lambda name: name != format.name)
+    if len(rows) == 1:
+        return f"the one operation runs in {first}"
     if not others:
         return f"all {len(rows)} operations run in {first}"
     rest = " and ".join(f"{counts[name]} in {name}" for name in others)
-    return f"{counts[first]} of these {len(rows)} operations run in {first} and {rest}"
+    run = "runs" if counts[first] == 1 else "run"
+    return f"{counts[first]} of these {len(rows)} operations {run} in {first} and {rest}"
 
 
 def _first_line(problem: str) -> str:
@@ -220,9 +224,11 @@ def _detail(row: LedgerRow) -> str:
     if row.result is not None and math.isfinite(row.error):
         facts.append(f"the error is {brief(row.ulps, 2)} ulp of FP16")
     if row.overflowed:
-        facts.append(f"{row.overflowed:,} elements are inf or NaN")
+        are = "is" if row.overflowed == 1 else "are"
+        facts.append(f"{counted(row.overflowed, 'element')} {are} inf or NaN")
     if row.lost:
-        facts.append(f"{row.lost:,} elements are 0 here and not in FP32")
+        are = "is" if row.lost == 1 else "are"
+        facts.append(f"{counted(row.lost, 'element')} {are} 0 here and not in FP32")
     text = f"{'; '.join(facts)}."
     if row.problem:
         text += f" {_first_line(row.problem)}."
@@ -235,7 +241,7 @@ class CastLedger(LabWidget, folder="ledger"):
     Args:
         model: A module or a function of tensors, with FP32 weights.
         *inputs: The arguments of its forward pass.
-        format: The format to which autocast casts, FP16 or BF16.
+        format: The format to which autocast casts, FP16 or BF16, or its name.
         overrides: Operations on other lists at first, by name or key: {"exp": "allow"}.
         title: The heading of the table.
 
@@ -249,7 +255,7 @@ class CastLedger(LabWidget, folder="ledger"):
     >>> import torch
     >>> board = CastLedger(lambda x: (x @ x).exp().sum(), torch.full((2, 2), 2.5))
     >>> board.sentence
-    "1 of these 3 operations run in FP16 and 2 in FP32; the last result equals FP32's."
+    "1 of these 3 operations runs in FP16 and 2 in FP32; the last result equals FP32's."
     >>> board.move("exp", "allow")
     >>> print(board.sentence)
     With exp on the allow list, exp overflows: 4 of its 4 results are inf or NaN,
@@ -268,10 +274,11 @@ class CastLedger(LabWidget, folder="ledger"):
         self,
         model: Callable[..., Any],
         *inputs: Any,
-        format: Format = FP16,
+        format: FormatLike = FP16,
         overrides: Mapping[str, str] | None = None,
         title: str = "A forward pass under autocast",
     ) -> None:
+        format = as_format(format)
         self._model = model
         self._inputs = inputs
         # The rows with every operation on its own list, by the name of the format.

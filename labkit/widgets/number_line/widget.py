@@ -11,7 +11,16 @@ from typing import Any, cast
 import numpy as np
 import traitlets
 
-from labkit.formats import FORMATS, FP16, FP64, Format, Rounding, round_to
+from labkit.formats import (
+    FORMATS,
+    FP16,
+    FP64,
+    Format,
+    FormatLike,
+    Rounding,
+    as_format,
+    round_to,
+)
 from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.exact.rows import format_row
@@ -53,7 +62,7 @@ class NumberLine(LabWidget, folder="number_line"):
     """The numbers of a format as marks on a line, and a number x that can be dragged along it.
 
     Args:
-        format: The format whose numbers are marked.
+        format: The format whose numbers are marked, or its name.
         x: The first position of x.
         scale: "log" (positive numbers, by powers of two) or "linear".
         window: The values at both ends of the line; None for all numbers of the format.
@@ -90,13 +99,14 @@ class NumberLine(LabWidget, folder="number_line"):
 
     def __init__(
         self,
-        format: Format = FP16,
+        format: FormatLike = FP16,
         x: float = 0.1,
         *,
         scale: str = "log",
         window: tuple[float, float] | None = None,
         rounding: Rounding = Rounding.NEAREST_EVEN,
     ) -> None:
+        format = as_format(format)
         check(format)
         # Name -> format, for all formats that the page has.
         self._known = {**LINES, format.name: format}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import traitlets
 
-from labkit.formats import FP16, Format
+from labkit.formats import FP16, Format, FormatLike, as_format
 from labkit.instrument import ExponentHistogram, Fate, GradSnapshot, fate, merge, shift
 from labkit.widgets.base.figures import (
     FATE_COLOURS,
@@ -140,7 +140,7 @@ def windows(format: Format) -> dict[str, Any]:
 @on_any_page
 def static_underflow(
     snapshot: GradSnapshot,
-    format: Format = FP16,
+    format: FormatLike = FP16,
     log2_scale: int = 0,
     *,
     layer: str = ALL_LAYERS,
@@ -150,7 +150,7 @@ def static_underflow(
 
     Args:
         snapshot: Histograms of FP32 gradients, one per layer.
-        format: The format that gradients are rounded to.
+        format: The format that gradients are rounded to, or its name.
         log2_scale: The exponent of the loss scale.
         layer: The name of the layer, or `ALL_LAYERS`.
         why: The text below the picture.
@@ -159,6 +159,7 @@ def static_underflow(
         KeyError: The snapshot has no such layer.
         ValueError: The snapshot has no layers.
     """
+    format = as_format(format)
     histogram = shift(with_total(snapshot)[layer], log2_scale)
     figure = new_figure(9, 4.4)
     axes = figure.add_axes((0.07, 0.38, 0.91, 0.48))
@@ -215,7 +216,7 @@ class UnderflowHistogram(LabWidget, folder="underflow"):
 
     Args:
         snapshot: Histograms of FP32 gradients, one per layer.
-        format: The format that gradients are rounded to.
+        format: The format that gradients are rounded to, or its name.
         log2_scale: The first position of the slider, 0 to 30.
         observed_zeros: Layer -> share of zeros counted inside an FP16 backward pass, which is drawn
             below the shares of the fates.
@@ -252,19 +253,19 @@ class UnderflowHistogram(LabWidget, folder="underflow"):
     def __init__(
         self,
         snapshot: GradSnapshot,
-        format: Format = FP16,
+        format: FormatLike = FP16,
         log2_scale: int = 0,
         *,
         observed_zeros: Mapping[str, float] | None = None,
         observed_log2_scale: int = 0,
     ) -> None:
         self.snapshot = snapshot
-        self.format = format
+        self.format = as_format(format)
         self._histograms = with_total(snapshot)
         super().__init__(
             log2_scale=log2_scale,
             _rows=rows(snapshot, observed_zeros),
-            _windows=windows(format),
+            _windows=windows(self.format),
             _about={
                 "kind": snapshot.kind,
                 "step": snapshot.step,
