@@ -20,7 +20,7 @@ from labkit.clinic.constants import Constant
 from labkit.clinic.events import REENTRANT, TrainingObserver
 from labkit.faults import explain
 from labkit.faults.messages import DIAGNOSE, messages_in
-from labkit.findings import Finding, Status
+from labkit.findings import Finding, Status, counted
 from labkit.gemm.half_storage import HALVES
 from labkit.instrument import Report, Watch, watch
 from labkit.instrument.causes import causes_first
@@ -305,10 +305,11 @@ class Diagnosis(TrainingObserver):
     def _summary(self) -> Finding:
         attempts = self.attempts
         skips = [a for a in attempts if not a.taken]
-        taken = f"{len(attempts) - len(skips)} optimizer steps were taken and {len(skips)} skipped"
+        taken = f"{_steps_were(len(attempts) - len(skips), 'optimizer step')} taken"
+        taken += f" and {len(skips)} skipped"
         if skips and self._skips_in_a_row() is None:
             taken += ": that is how a scaler finds its scale"
-        return Finding("steps", Status.OK, f"{self.steps} steps were run; {taken}")
+        return Finding("steps", Status.OK, f"{_steps_were(self.steps, 'step')} run; {taken}")
 
     def _failures(self) -> list[Finding]:
         """Return what failed in the diagnosis itself."""
@@ -337,10 +338,10 @@ class Diagnosis(TrainingObserver):
         elif moved and held and still:
             names = sorted(still)
             shown = ", ".join(names[:4])
-            seen = (
-                f"{len(names)} parameters get gradients, never move, and are in no optimizer: "
-                f"{shown}"
-            )
+            what = "parameters get gradients, never move, and are"
+            if len(names) == 1:
+                what = "parameter gets gradients, never moves, and is"
+            seen = f"{len(names)} {what} in no optimizer: {shown}"
             yield finding(Kind.IN_NO_OPTIMIZER, names[0], last, seen)
         yield from self._without_gradient(held)
         half = [n for n, p in self.parameters.items() if p.dtype in HALVES and id(p) in held]
@@ -386,6 +387,11 @@ class Diagnosis(TrainingObserver):
                     continue
                 layer = prefix + found.layer if found.layer else ""
                 yield replace(found, layer=layer)
+
+
+def _steps_were(count: int, noun: str) -> str:
+    """Return the beginning of a sentence about some steps, such as "2 steps were"."""
+    return f"{counted(count, noun)} {'was' if count == 1 else 'were'}"
 
 
 def _at_the_clip(events: list[Finding]) -> list[Finding]:

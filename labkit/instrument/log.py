@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.findings import Finding, Status
+from labkit.findings import Finding, Status, counted
 from labkit.formats import FP16, Format
 from labkit.instrument.events import StatefulOptimizer
 from labkit.instrument.fate import fate
@@ -361,7 +361,10 @@ def _epsilon_dominates(report: Report, eps: float, root: float) -> Finding:
 
 def _nothing_moved(report: Report, count: int) -> Finding:
     first = report.watched[0]
-    sentence = f"all {count} parameters have gradients, and are the same in all sampled steps"
+    what = f"all {count} parameters have gradients, and are"
+    if count == 1:
+        what = "the one parameter has a gradient, and is"
+    sentence = f"{what} the same in all sampled steps"
     return finding(Kind.NOTHING_MOVED, "", first.step, sentence, first.lines.get("step", ""))
 
 
@@ -526,9 +529,9 @@ def _too_low_for(
         return None
 
     if kind == "activation gradients":
-        what = f"the {kind} of {len(gradients)} layers"
+        what = f"the {kind} of {counted(len(gradients), 'layer')}"
     else:
-        what = f"{len(gradients)} {kind}"
+        what = counted(len(gradients), kind.removesuffix("s"))
     first = max(low, log2_scale + 1)
     last = max(first, min(each.high for each in report.safe_scales().values()))
     sentence = (

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from labkit.findings import counted
 from labkit.testing.bound import Floats
 from labkit.testing.kernel_result import KernelResult
 from labkit.testing.operation import Places
@@ -65,8 +66,8 @@ def _without_bound(bound: Floats) -> tuple[str, ...]:
     if not count:
         return ()
     return (
-        f"{count:,} elements whose bound is infinite: the accumulator may overflow, or the sum is "
-        "too long for it",
+        f"{counted(count, 'element')} whose bound is infinite: the accumulator may overflow, "
+        "or the sum is too long for it",
     )
 
 

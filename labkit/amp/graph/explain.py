@@ -23,6 +23,7 @@ from torch import fx
 from labkit.amp.casting.lists import Rule
 from labkit.amp.graph.cast_graph import CastGraph, Decided
 from labkit.amp.graph.recorder import Call, Source
+from labkit.findings import counted
 from labkit.interop import format_of
 
 _ONLY_CASTS = frozenset(["to", "half", "float", "bfloat16", "type", "type_as"])
@@ -109,8 +110,8 @@ class Explanation:
         remaining = sum(cast.times for cast in casts)
         moved = sum(cast.times * cast.bytes for cast in casts)
         return (
-            f"Autocast makes {len(casts)} casts here, and the graph {remaining}; they read and "
-            f"write {moved / 2**10:,.1f} KiB in each forward pass."
+            f"Autocast makes {counted(len(casts), 'cast')} here, and the graph {remaining}; they "
+            f"read and write {moved / 2**10:,.1f} KiB in each forward pass."
         )
 
     def __str__(self) -> str:

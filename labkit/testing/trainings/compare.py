@@ -238,9 +238,11 @@ class _Comparison:
                 "of one model."
             )
         if first is None and not losses_differ:
+            have = "has" if len(self.cells) == 1 else "have"
             return self._verdict(
                 TrainingVerdictKind.SAME,
-                f"{len(self.cells)} tensors in {len(self.steps)} sampled steps have the same bits",
+                f"{counted(len(self.cells), 'tensor')} in "
+                f"{counted(len(self.steps), 'sampled step')} {have} the same bits",
             )
         reason = self.coarse or other_rounding(self.runs, self.steps)
         if first is None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from labkit.findings import counted
 from labkit.instrument.recording import Key, Recording
 from labkit.testing.trainings.distance import Cell
 from labkit.testing.trainings.losses import LossBand
@@ -166,7 +167,7 @@ def runs_in_words(diff: TrainingDiff) -> str:
     for name, run in (("Baseline", diff.baseline), ("other run", diff.run)):
         device = run.settings.get("device", "?")
         version = run.settings.get("torch", "?")
-        steps = f"{run.steps} steps, {len(run.sampled)} sampled"
+        steps = f"{counted(run.steps, 'step')}, {len(run.sampled)} sampled"
         sentences.append(f"{name}: {run.model}, {steps}, {device}, torch {version}")
     return "; ".join(sentences)
 

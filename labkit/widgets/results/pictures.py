@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from labkit.findings import counted
 from labkit.records import made_on
 from labkit.train import Picture, RunRecord, as_task
 from labkit.widgets.base.figures import INK, described, new_figure, on_any_page
@@ -93,9 +94,9 @@ def pictures_sentence(records: Sequence[RunRecord]) -> str:
     counts = {len(record.steps) for record in records}
     if len(counts) == 1:
         reached = "; ".join(f"{record.recipe} {record.metric:.2f}" for record in records)
-        return f"{name} after {counts.pop():,} steps: {reached}."
+        return f"{name} after {counted(counts.pop(), 'step')}: {reached}."
     reached = "; ".join(
-        f"{record.recipe} {record.metric:.2f} after {len(record.steps):,} steps"
+        f"{record.recipe} {record.metric:.2f} after {counted(len(record.steps), 'step')}"
         for record in records
     )
     return f"{name}: {reached}."

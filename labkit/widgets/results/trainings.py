@@ -200,7 +200,8 @@ def _draw_metrics(axes: Axes, runs: Sequence[RunRecord], row: int) -> None:
     )
     skipped = [r.skipped for r in runs]
     if any(skipped):
-        text = f"{', '.join(map(str, skipped))} steps skipped"
+        noun = "step" if skipped == [1] else "steps"
+        text = f"{', '.join(map(str, skipped))} {noun} skipped"
         axes.annotate(
             text,
             (max(values), row),
@@ -246,11 +247,12 @@ def treatment_sentence(treatment: Treatment) -> str:
     bad = [step for step, loss in enumerate(losses) if not math.isfinite(loss)]
     if bad:
         sentences = [
-            f"The loss is not finite in {len(bad)} of {steps} steps, first in step {bad[0]} "
-            "(counted from 0)."
+            f"The loss is not finite in {len(bad)} of {counted(steps, 'step')}, "
+            f"first in step {bad[0]} (counted from 0)."
         ]
     else:
-        sentences = [f"The loss goes from {losses[0]:.3g} to {losses[-1]:.3g} in {steps} steps."]
+        ends = f"from {losses[0]:.3g} to {losses[-1]:.3g}"
+        sentences = [f"The loss goes {ends} in {counted(steps, 'step')}."]
     skipped = steps - treatment.steps
     if skipped:
         were = "was" if skipped == 1 else "were"

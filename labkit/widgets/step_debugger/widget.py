@@ -10,6 +10,7 @@ Invariant: tensors and sentences belong to one step of a run with the current re
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import traitlets
 
 from labkit.amp import RECIPES, Recipe
+from labkit.findings import counted
 from labkit.formats import FP16, FP32
 from labkit.interop import format_of
 from labkit.train import STAGES, StagedStep, StepStage, Task, TensorSummary, TrainingRun, watch_step
@@ -136,18 +138,21 @@ def _cast(_step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
 
 def _forward(_step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
     formats = [format_of(tensor.dtype).name for tensor in stage.tensors]
-    share = " and ".join(f"{formats.count(name)} return {name}" for name in dict.fromkeys(formats))
+    counts = Counter(formats)
+    share = " and ".join(
+        f"{count} {'returns' if count == 1 else 'return'} {name}" for name, count in counts.items()
+    )
     broken = next((tensor for tensor in stage.tensors if tensor.non_finite), None)
     if broken is not None:
         return (
-            f"Of {len(formats)} layers, {share}. {broken.name} holds {broken.non_finite:,} "
-            "inf or NaN."
+            f"Of {counted(len(formats), 'layer')}, {share}. "
+            f"{broken.name} holds {broken.non_finite:,} inf or NaN."
         )
     largest = max(stage.tensors, key=lambda tensor: tensor.largest)
     where = f"{brief(largest.largest)}, in {largest.name}"
     return (
-        f"Of {len(formats)} layers, {share}. The largest number is {where}; FP16 goes to "
-        f"{brief(FP16.max)}."
+        f"Of {counted(len(formats), 'layer')}, {share}. "
+        f"The largest number is {where}; FP16 goes to {brief(FP16.max)}."
     )
 
 

@@ -16,6 +16,7 @@ import torch
 import traitlets
 
 from labkit.amp import RECIPES, Recipe
+from labkit.findings import counted
 from labkit.train import (
     Place,
     RunRecord,
@@ -78,9 +79,8 @@ class TrainingBar(LabWidget, folder="training_bar"):
         self._thread = threading.Thread(target=self._run, daemon=True)
         total = task.steps if steps is None else steps
         name = f"{task.name.replace('_', ' ')} under {recipe.name}, seed {seed}"
-        super().__init__(
-            total=total, sentence=f"Ready to train {name}: {total} steps on {on(self.place)}."
-        )
+        steps_here = f"{counted(total, 'step')} on {on(self.place)}"
+        super().__init__(total=total, sentence=f"Ready to train {name}: {steps_here}.")
         self.on_msg(self._on_message)
         between_cells(self._leave)
 
@@ -164,5 +164,6 @@ def verdict(record: RunRecord) -> str:
     """
     how = "Stopped" if record.stopped else "Finished"
     skipped = f", {record.skipped} of them skipped" if record.skipped else ""
-    after = f"after {len(record.steps)} steps{skipped} and {record.seconds:.1f} s"
+    steps = counted(len(record.steps), "step")
+    after = f"after {steps}{skipped} and {record.seconds:.1f} s"
     return f"{how} {after}: {record.metric_name} {record.metric:.3f}."

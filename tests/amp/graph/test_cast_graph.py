@@ -196,6 +196,14 @@ def test_worked_example_of_a_linear_layer_and_a_softmax() -> None:
     )
 
 
+def test_the_sentence_of_an_explanation_counts_one_cast() -> None:
+    graph = CastGraph(nn.Linear(2, 2, bias=False).half(), FP16)
+    for _ in range(2):
+        with autocast(FP16):
+            graph(torch.ones(1, 2))
+    assert explain(graph).sentence.startswith("Autocast makes 1 cast here, and the graph 1; ")
+
+
 def test_a_cast_of_a_part_of_a_result_starts_from_its_format() -> None:
     def forward(model: nn.Module, x: Tensor) -> Tensor:
         left, right = model.linear(x).chunk(2, -1)
