@@ -129,6 +129,12 @@ HIDDEN = [
     "triton",
     "expecttest",
     "scipy",
+    "numba",
+    "jinja2",
+    "nbclient",
+    "nbconvert",
+    "traitlets",
+    "pygments",
 ]
 
 
