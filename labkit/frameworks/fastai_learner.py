@@ -152,7 +152,13 @@ def _hand_over(optimizer: Any, replacements: Mapping[nn.Parameter, nn.Parameter]
 
 
 def _to(dtype: torch.dtype, values: Any, keep_scalars: bool = False) -> Any:
-    """Cast the floating-point tensors in containers of any kind."""
+    """Cast the floating-point tensors in containers of any kind.
+
+    Args:
+        dtype: the dtype that they get.
+        values: a tensor, or containers of tensors.
+        keep_scalars: whether 0-dimensional tensors keep their dtype.
+    """
 
     def cast(tensor: Tensor) -> Tensor:
         kept = not tensor.is_floating_point() or (keep_scalars and tensor.dim() == 0)
