@@ -105,7 +105,7 @@ class _Server:
 
     def _fork_kernel(self) -> None:
         connection, _ = self.listener.accept()
-        request, streams, *_ = socket.recv_fds(connection, 1 << 20, 3)
+        request, streams = received(connection)
         kernel = os.fork()
         if kernel == 0:
             # the child leaves the server for good: it becomes the kernel
@@ -158,6 +158,15 @@ def serve(address: str) -> None:
         _Server(listener, wake_read).run()
 
 
+def received(connection: socket.socket) -> tuple[bytes, list[int]]:
+    """Return a request, which ends with its first newline, and the streams that came with it."""
+    request, streams, *_ = socket.recv_fds(connection, 1 << 20, 3)
+    # A large environment comes in parts; it ends early if the process that asked has ended.
+    while not request.endswith(b"\n") and (part := connection.recv(1 << 20)):
+        request += part
+    return request, streams
+
+
 def become_kernel(request: dict[str, Any], streams: list[int]) -> None:
     """Take over the arguments, environment, folder and streams that were sent, and run a kernel."""
     for number, stream in enumerate(streams):
@@ -183,7 +192,9 @@ def ask(address: str, *arguments: str) -> None:
     )
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(f"\0{address}")
-        socket.send_fds(server, [request.encode()], [0, 1, 2])
+        message = f"{request}\n".encode()
+        sent = socket.send_fds(server, [message], [0, 1, 2])
+        server.sendall(message[sent:])
         lines = server.makefile()
         kernel = int(lines.readline())
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -28,6 +28,7 @@ def slowness(clock: Callable[[], float] = time.perf_counter) -> float:
 
 @lru_cache(maxsize=1)
 def _measured(clock: Callable[[], float], minute: int) -> float:
+    # The minute is a part of the key of the cache.
     start = clock()
     total = 0
     for i in range(ROUNDS):

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from fastai.callback.core import Callback, CancelBackwardException, CancelStepException
 from fastai.callback.fp16 import MixedPrecision
-from fastai.optimizer import Optimizer
+from fastai.optimizer import Optimizer, OptimWrapper
 from fastcore.foundation import L
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
@@ -117,8 +117,8 @@ class ByRecipe(Callback):
         weights = self.engine.weights
         full_precision = self.frozen | weights.named_masters()
         trained = dict(zip(weights.optimizer_weights, weights.model_weights, strict=True))
-        _hand_over(self.learn.opt, trained)
         to_fp32(self.learn.model)
+        _hand_over(self.learn.opt, trained)
         with torch.no_grad():
             for name, parameter in self.learn.model.named_parameters():
                 parameter.copy_(full_precision[name])
@@ -137,20 +137,32 @@ class _Steps(torch.optim.Optimizer):
 
 
 def _hand_over(optimizer: Any, replacements: Mapping[nn.Parameter, nn.Parameter]) -> None:
-    """Replace the tensors that an optimizer steps, and move their state, such as momentum."""
+    """Replace the tensors that an optimizer steps, and move their state, such as momentum.
+
+    The state takes the format of the new tensor; counters, which are 0-dimensional, keep theirs.
+    """
     optimizer.param_lists = L(
         L(replacements.get(p, p) for p in params) for params in optimizer.param_lists
     )
+    # An optimizer of torch keeps its own state inside fastai's wrapper.
+    state = optimizer.opt.state if isinstance(optimizer, OptimWrapper) else optimizer.state
     for old, new in replacements.items():
-        if old is not new and old in optimizer.state:
-            optimizer.state[new] = _to(torch.float32, optimizer.state.pop(old))
+        if old in state:
+            state[new] = _to(new.dtype, state.pop(old), keep_scalars=True)
 
 
-def _to(dtype: torch.dtype, values: Any) -> Any:
-    """Cast the floating-point tensors in containers of any kind."""
+def _to(dtype: torch.dtype, values: Any, keep_scalars: bool = False) -> Any:
+    """Cast the floating-point tensors in containers of any kind.
+
+    Args:
+        dtype: the dtype that they get.
+        values: a tensor, or containers of tensors.
+        keep_scalars: whether 0-dimensional tensors keep their dtype.
+    """
 
     def cast(tensor: Tensor) -> Tensor:
-        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+        kept = not tensor.is_floating_point() or (keep_scalars and tensor.dim() == 0)
+        return tensor if kept else tensor.to(dtype)
 
     return tree_map_only(Tensor, cast, values)
 

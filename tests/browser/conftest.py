@@ -1,8 +1,8 @@
 """Fixtures for tests in a real JupyterLab and a real Chromium.
 
-All tests share one server, on a free port, with its own settings and an empty folder. The fixture
-`lab` has the server and the browser of a module. `lab.notebook(cells)` opens a notebook and waits
-until its kernel is idle. The `Notebook` has the page with its widgets, and `python("expression")`
+Tests with the fixture `lab` share a server, on a free port, with its own settings and folder. `lab`
+has this server and the browser of a module. `lab.notebook(cells)` opens a notebook and waits until
+its kernel is idle. The `Notebook` has the page with its widgets, and `python("expression")`
 evaluates an expression in the kernel without the browser.
 """
 

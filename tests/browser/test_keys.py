@@ -1,7 +1,7 @@
 """Keys in and out of widgets, in a real JupyterLab.
 
-Tests press keys only; they click nothing and call no command of JupyterLab. WHERE tells what has
-the focus.
+Once a notebook has run, or is open, a test acts on its page by keys: it clicks nothing and calls no
+command of JupyterLab. WHERE tells what has the focus.
 """
 
 import re

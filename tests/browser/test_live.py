@@ -14,8 +14,8 @@ CELL = "from labkit.widgets import LiveTraining\nlive = LiveTraining(steps=120)\
 REMEMBER_LOSSES = """root => {
   window.drawn = [];
   new MutationObserver(() => {
-    const { step, loss, fp32, scaling, scale } = root.dataset;
-    window.drawn.push([Number(step), Number(loss), Number(fp32), Number(scale), scaling]);
+    const { step, loss, fp32, scale } = root.dataset;
+    window.drawn.push([step, loss, fp32, scale].map(Number));
   }).observe(root, { attributes: true, attributeFilter: ["data-frame"] });
 }"""
 
@@ -83,7 +83,7 @@ def test_scaling_that_is_switched_on_brings_the_loss_down(live):
     live.until("d.phase === 'finished'")
     scaled = live.data()
     drawn = {}
-    for step, loss, fp32, scale, _ in live.page.evaluate("window.drawn"):
+    for step, loss, fp32, scale in live.page.evaluate("window.drawn"):
         if step:
             drawn[step] = (loss, fp32, scale)
 
@@ -237,14 +237,24 @@ def test_interrupt_of_an_idle_kernel_pauses_a_training(endless):
     endless.page.wait_for_selector(RUNNING)
 
 
+# Runs a long cell; window.begun is true once it prints. The kernel is also busy while it answers a
+# widget, so that its status does not say whether the cell has begun.
+RUN_A_LONG_CELL = """() => {
+  const { kernel } = jupyterapp.shell.currentWidget.sessionContext.session;
+  const future = kernel.requestExecute({ code: "import time; print('begun'); time.sleep(60)" });
+  window.begun = false;
+  future.onIOPub = ({ header }) => {
+    if (header.msg_type === "stream") window.begun = true;
+  };
+}"""
+
+
 def test_interrupt_of_a_busy_kernel_stops_its_cell_only(endless):
-    kernel = "jupyterapp.shell.currentWidget.sessionContext.session.kernel"
-    endless.page.evaluate(
-        f"void {kernel}.requestExecute({{code: 'import time; began = True; time.sleep(60)'}})"
-    )
-    endless.page.wait_for_function(f"{kernel}.status === 'busy'")
+    endless.page.evaluate(RUN_A_LONG_CELL)
+    endless.page.wait_for_function("() => window.begun")
     endless.page.evaluate("jupyterapp.commands.execute('notebook:interrupt-kernel')")
-    assert endless.python("str(made[0].phase)", timeout_s=30) == "running"
+    # The kernel answers within 30 s only if the cell was stopped.
+    assert endless.python("str(made[-1].phase)", timeout_s=30) == "running"
 
 
 def test_a_cell_that_is_run_again_leaves_no_training_behind(endless):
@@ -262,7 +272,7 @@ def test_a_cell_that_is_run_again_leaves_no_training_behind(endless):
 def test_clearing_outputs_pauses_trainings(endless):
     endless.page.evaluate("jupyterapp.commands.execute('notebook:clear-all-cell-outputs')")
     endless.until(f"{TRAINING_THREADS} == 0")
-    assert endless.python("[str(each.phase) for each in made]") == ["paused", "paused"]
+    assert endless.python("sorted({str(each.phase) for each in made})") == ["paused"]
 
 
 BAR = """

@@ -3,13 +3,16 @@
 from pathlib import Path
 
 import nbformat
+import pytest
 from nbformat.sign import NotebookNotary
+
+pytestmark = pytest.mark.browser
 
 NOTEBOOKS = Path(__file__).with_name("notebooks")
 
 
-def saved_at_0_2(name="saved_0_2.ipynb"):
-    """Return a notebook that shows its widgets as those do that were saved on this computer."""
+def saved_at_0_2(name):
+    """Return a notebook of version 0.2.0, signed, so that JupyterLab trusts it as if saved here."""
     document = nbformat.read(NOTEBOOKS / name, as_version=4)
     NotebookNotary().sign(document)
     return document
@@ -25,14 +28,14 @@ def errors_of(notebook):
 
 
 def test_a_notebook_saved_at_0_2_shows_its_widgets(lab):
-    notebook = lab.open(saved_at_0_2(), "saved_0_2")
+    notebook = lab.open(saved_at_0_2("saved_0_2.ipynb"), "saved_0_2")
     for kind in ("patient-wall", "live"):
         notebook.page.wait_for_selector(f".labkit-{kind} .lk-sentence:not(:empty)")
     lab.close(notebook)
 
 
 def test_a_notebook_saved_at_0_2_runs_again(lab):
-    notebook = lab.open(saved_at_0_2(), "saved_0_2_again")
+    notebook = lab.open(saved_at_0_2("saved_0_2.ipynb"), "saved_0_2_again")
     notebook.run_all()
     for kind in ("fault-wall", "live"):
         notebook.page.wait_for_selector(f".labkit-{kind} .lk-sentence:not(:empty)")

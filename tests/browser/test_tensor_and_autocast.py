@@ -38,7 +38,7 @@ EDGE_IS_RIGHT = """() => {
   const lines = document.querySelector(".mm-lines");
   const before = getComputedStyle(lines, "::before");
   const edge = lines.getBoundingClientRect().left + parseFloat(before.left)
-    + parseFloat(getComputedStyle(lines, "::before").width);
+    + parseFloat(before.width);
   return [...document.querySelectorAll(".mm-row-product .mm-cut")].every((cut) => {
     const box = cut.getBoundingClientRect();
     return box.left > edge - 3 && box.left < edge + 12;
@@ -226,10 +226,22 @@ def test_a_scale_too_high_skips_the_step(notebook, page):
     notebook.until("steps.log2_scale == 40 and not steps.watched.stepped")
 
 
-def test_the_passes_are_walked_and_played(notebook, page):
-    # It opens behind the last pass.
-    assert notebook.python("passes.position") == 35
-    page.locator(".labkit-ledger:has(.gr-table) input[type=range]").focus()
+@pytest.fixture
+def passes(notebook, page):
+    """The slider of the passes, with the focus, behind the last pass."""
+    notebook.python("setattr(passes, 'position', 35)")
+    slider = page.locator(".labkit-ledger:has(.gr-table) input[type=range]")
+    slider.focus()
+    page.wait_for_function("() => document.activeElement.value === '35'")
+    return slider
+
+
+def test_the_passes_open_behind_the_last_one(notebook):
+    assert notebook.python("type(passes)().position") == 35
+
+
+@pytest.mark.usefixtures("passes")
+def test_keys_go_through_the_passes(notebook, page):
     # To the beginning, and one pass on.
     notebook.press("Home", "PageUp")
     notebook.until("passes.position == 7")
@@ -239,11 +251,17 @@ def test_the_passes_are_walked_and_played(notebook, page):
     rows = page.evaluate(READ_PASSES)
     assert [row["casts"] for row in rows] == [2, 2, 0, 0, 1, 2, 2]
     assert [row["gone"] for row in rows] == [0, 1, 0, 0, 0, 1, 0]
-    # Casts that the table strikes out are not in the graph.
+
+
+@pytest.mark.usefixtures("passes")
+def test_casts_that_the_table_strikes_out_are_not_in_the_graph(page):
     assert page.locator(".gr-node").count() == 7
     assert page.locator(".gr-knot:not(.gr-out)").count() == 7
     assert page.locator(".gr-knot.gr-out").count() == 2
-    # At the end, it plays from the beginning.
+
+
+@pytest.mark.usefixtures("passes")
+def test_at_the_end_the_passes_play_from_the_beginning(notebook, page):
     page.get_by_role("button", name="Play").click()
     notebook.until("3 <= passes.position < 35")
     page.get_by_role("button", name="Pause").click()

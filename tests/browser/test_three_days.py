@@ -128,8 +128,10 @@ def test_lesson_06_keeps_its_widgets_for_three_days(tmp_path: Path, browser: obj
         lab.close(notebook)
 
 
-def test_a_notebook_of_0_2_keeps_them_for_three_days(tmp_path: Path, browser: object) -> None:
-    """Its training had run 40 steps.
+def test_a_notebook_of_0_2_keeps_its_widgets_for_three_days(
+    tmp_path: Path, browser: object
+) -> None:
+    """Its training had run 40 steps when it was saved on day 1.
 
     Its widgets do not say at their top that they were saved: their scripts are those of 0.2.0.
     """

@@ -3,6 +3,7 @@
 The oracle is the loop of `TrainingRun` itself, on a task whose Adam has an epsilon of its own.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
 
@@ -69,7 +70,7 @@ def debugger(recipe: Recipe) -> list[StepRecord]:
 
 
 def plain(steps: list[StepRecord]) -> list[str]:
-    """Steps as text, in which NaN equals NaN; what was measured of them aside."""
+    """Return steps as text, in which NaN equals NaN, without what was measured of them."""
     return [repr(replace(step, underflow=None, swallowed=None)) for step in steps]
 
 
@@ -100,20 +101,29 @@ def test_recipe_is_trained_as_given_or_refused(trained, refused) -> None:
     assert all(name in said and "Take " in said for name, said in refusals.items())
 
 
-def test_a_knob_keeps_what_it_does_not_turn() -> None:
-    """Off and on again: hysteresis and floor are still those of the recipe."""
+@pytest.fixture
+def bench() -> Iterator[Workbench]:
+    """A workbench with DeepSpeed's scaler, which has a hysteresis and a floor."""
     widget = Workbench(TASK, replace(O2, scaler=PRESETS["DeepSpeed"]), 5, steps=STEPS, device="cpu")
+    yield widget
+    widget.close()
+
+
+def test_the_program_in_plain_torch_names_what_it_cannot_have(bench: Workbench) -> None:
     for line in (
         "growth_interval=1000",
         "# torch's GradScaler has no such knobs; here they were hysteresis=2, floor=1",
         "eps=3e-05",
     ):
-        assert line in widget.lines, "the program in plain torch, and what it cannot have"
+        assert line in bench.lines
+
+
+def test_a_knob_keeps_what_it_does_not_turn(bench: Workbench) -> None:
+    """Off and on again: hysteresis and floor are still those of the recipe."""
     for knob, value in (("log2_scale", 20), ("scaling", "off"), ("scaling", "dynamic")):
-        widget.forked_run.handle(widget.command({"do": "turn", "knob": knob, "to": value}))
-    widget.forked_run.handle(Button.STEP)
-    widget.forked_run.tick()
-    assert widget.forked_run.run.run.recipe.scaler == replace(
+        bench.forked_run.handle(bench.command({"do": "turn", "knob": knob, "to": value}))
+    bench.forked_run.handle(Button.STEP)
+    bench.forked_run.tick()
+    assert bench.forked_run.run.run.recipe.scaler == replace(
         PRESETS["DeepSpeed"], init_scale=2.0**20
     )
-    widget.close()

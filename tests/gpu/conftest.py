@@ -27,8 +27,7 @@ def without_a_gpu(required: bool) -> NoReturn:
     if required:
         pytest.fail("LABKIT_REQUIRE_GPU=1, but torch reaches no GPU here", pytrace=False)
     pytest.skip(
-        "THERE IS NO GPU: nothing of this was asked of one; `make gpu` on a machine with one "
-        "asks it"
+        "THERE IS NO GPU: this test did not run; `make gpu` runs it on a machine with a GPU"
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from labkit.course import Lesson
 from labkit.widgets import CastPasses, GpuRun, StepDebugger, TrainingBar
 from labkit.widgets.driven.controller import Button, Phase
 from notebooks import build
@@ -22,6 +23,7 @@ from tests.gpu.simulated import environment
 from tests.slowness import slowness
 from tests.test_notebooks import answered_later, errors_of, execute, patient
 
+# Widgets that train or measure.
 LIVE = {
     "LiveTraining",
     "TrainingBar",
@@ -41,7 +43,7 @@ WHOLE = (
 STEPS = 3
 
 
-def code_of(source: Path) -> Iterator[tuple[str, ast.Module]]:
+def code_of(source: Lesson) -> Iterator[tuple[str, ast.Module]]:
     """Yield the id and the code of each cell of a lesson, solved."""
     for cell in build.solved(source)["cells"]:
         if cell["cell_type"] == "code":
@@ -58,7 +60,7 @@ def calls_live(code: ast.Module) -> bool:
 
 @cache
 def cells() -> dict[str, tuple[str, str, str]]:
-    """Return the code of each cell with such a widget by "lesson id".
+    """Return "lesson id" -> code, for each cell with a widget of LIVE.
 
     The code is the imports of the lesson up to the cell, its statements, and the last expression,
     which is the widget.
@@ -163,10 +165,8 @@ def all_started(cells: dict[str, list[str]], folder: str, limit: float) -> dict[
 # ---- the tests
 
 
-def test_widgets_of_cells_train_on_the_gpu_by_default(simulated_gpu: Any, tmp_path: Path) -> None:
-    limits = {"timeout": 200 * slowness()}
-    where = simulated_gpu("T4", all_started, cells(), str(tmp_path), 60 * slowness(), **limits)
-    assert {name.partition(" ")[0][:2] for name in where} == {
+def test_cells_with_live_widgets_are_in_eight_lessons() -> None:
+    assert {name[:2] for name in cells()} == {
         "03",
         "05",
         "06",
@@ -176,11 +176,20 @@ def test_widgets_of_cells_train_on_the_gpu_by_default(simulated_gpu: Any, tmp_pa
         "11",
         "12",
     }
+
+
+def test_each_live_widget_is_in_a_cell() -> None:
     assert {
         kind for kind in LIVE if any(kind in "".join(cell[1:]) for cell in cells().values())
     } == LIVE
+
+
+def test_widgets_of_cells_train_on_the_gpu_by_default(simulated_gpu: Any, tmp_path: Path) -> None:
+    limits = {"timeout": 200 * slowness()}
+    where = simulated_gpu("T4", all_started, cells(), str(tmp_path), 60 * slowness(), **limits)
+    assert where.keys() == cells().keys()
     for name, found in where.items():
-        # of numbers, not of speed
+        # These two show numbers, not speed, and compute on the CPU.
         on_cpu = any(kind in cells()[name][2] for kind in ("StepDebugger", "CastPasses"))
         assert found == ("cpu" if on_cpu else "cuda"), f"{name}: {found}"
 

@@ -5,12 +5,13 @@ printed.
 """
 
 import gc
+import io
 import json
 import os
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,19 +70,39 @@ def test_a_sweep_is_saved_with_its_origin(tmp_path, capsys):
     assert [file.name for file in path.parent.iterdir()] == ["size.json"]
 
 
-def test_a_quick_sweep_replaces_no_longer_one(tmp_path):
-    rehearse(tmp_path, "size")
-    (path,) = tmp_path.rglob("size.json")
-    record = from_json(path.read_text())
+@pytest.fixture(scope="module")
+def quick_sweep(tmp_path_factory):
+    """The record of a quick sweep."""
+    folder = tmp_path_factory.mktemp("sweep")
+    rehearse(folder, "size")
+    (path,) = folder.rglob("size.json")
+    return from_json(path.read_text())
+
+
+@pytest.fixture
+def longer_sweep(quick_sweep, tmp_path):
+    """The file of a sweep with twice the runs."""
+    path = tmp_path / "size.json"
+    path.write_text(replace(quick_sweep, runs=2 * quick_sweep.runs).to_json())
+    return path
+
+
+def test_a_quick_sweep_replaces_no_longer_one(quick_sweep, longer_sweep):
+    before = longer_sweep.read_text()
+    recordings.save_sweep(longer_sweep, quick_sweep, quick=True)
+    assert longer_sweep.read_text() == before
+
+
+def test_a_sweep_that_is_not_quick_replaces_a_longer_one(quick_sweep, longer_sweep):
+    recordings.save_sweep(longer_sweep, quick_sweep, quick=False)
+    assert from_json(longer_sweep.read_text()) == quick_sweep
+
+
+def test_a_quick_sweep_replaces_a_file_that_is_no_record(quick_sweep, tmp_path):
+    path = tmp_path / "size.json"
     path.write_text("not a record")
-    recordings.save_sweep(path, record, quick=True)
-    assert from_json(path.read_text()) == record
-    fuller = replace(record, runs=2 * record.runs)
-    path.write_text(fuller.to_json())
-    recordings.save_sweep(path, record, quick=True)
-    assert from_json(path.read_text()) == fuller
-    recordings.save_sweep(path, record, quick=False)
-    assert from_json(path.read_text()) == record
+    recordings.save_sweep(path, quick_sweep, quick=True)
+    assert from_json(path.read_text()) == quick_sweep
 
 
 # A sitecustomize that hides packages: importing them fails, and they are not found.
@@ -108,6 +129,12 @@ HIDDEN = [
     "triton",
     "expecttest",
     "scipy",
+    "numba",
+    "jinja2",
+    "nbclient",
+    "nbconvert",
+    "traitlets",
+    "pygments",
 ]
 
 
@@ -142,13 +169,19 @@ def quick_budgets(*words):
     return gpu.command.budgets_of(cli.parser_of("gpu").parse_args(["--quick", *words]))
 
 
-def test_quick_run_takes_three_minutes():
-    budgets = quick_budgets()
-    assert set(budgets) == {"ceilings", "size", "layers", "alignment", "tasks"}
-    assert sum(budgets.values()) + gpu.GRACE <= gpu.QUICK_LIMIT
-    assert gpu.QUICK_LIMIT == 180
-    # A rehearsal on a CPU has all parts.
+def test_a_quick_run_has_five_parts():
+    assert set(quick_budgets()) == {"ceilings", "size", "layers", "alignment", "tasks"}
+
+
+def test_a_quick_run_takes_three_minutes():
+    assert sum(quick_budgets().values()) + gpu.GRACE <= gpu.QUICK_LIMIT == 3 * 60
+
+
+def test_a_quick_rehearsal_on_a_cpu_has_all_parts():
     assert list(quick_budgets("--device", "cpu")) == list(gpu.PARTS)
+
+
+def test_a_quick_run_of_a_chosen_part_has_its_time():
     assert quick_budgets("--only", "mma") == {"mma": gpu.PARTS["mma"].seconds}
 
 
@@ -160,10 +193,15 @@ def test_a_quick_run_has_the_sizes_of_its_device(tmp_path):
     assert order(tmp_path, device="cuda").extent is gpu_job.GPU_SHORT
     assert order(tmp_path).extent is gpu_job.QUICK
     assert order(tmp_path, device="cuda", quick=False).extent is None
+
+
+def test_a_quick_run_on_a_gpu_reaches_size_4096():
     assert max(gpu_job.GPU_SHORT.sizes) >= 4096
-    # A copy has two tensors of 4 bytes an element, and one in reserve: a card of 4 GiB has room.
-    bytes_needed = 3 * 4 * gpu_job.GPU_SHORT.elements
-    assert bytes_needed < 2**30
+
+
+def test_a_quick_copy_on_a_gpu_takes_less_than_a_gibibyte():
+    # A copy has two tensors of 4 bytes an element; a third may be needed beside them.
+    assert 3 * 4 * gpu_job.GPU_SHORT.elements < 2**30
 
 
 def test_parts_record_every_sweep(monkeypatch, tmp_path):
@@ -232,19 +270,30 @@ def test_answers_of_a_tensor_core_are_saved(monkeypatch, tmp_path, capsys):
 # Checks and trainings
 
 
-def test_tasks_are_timed_and_reported(tmp_path, capsys):
-    assert rehearse(tmp_path, "tasks") == 0
-    printed = capsys.readouterr().out
+@pytest.fixture(scope="module")
+def rehearsed_tasks(tmp_path_factory):
+    """The folder of a rehearsal of the part "tasks", and what it printed."""
+    folder = tmp_path_factory.mktemp("tasks")
+    with redirect_stdout(io.StringIO()) as printed:
+        assert rehearse(folder, "tasks") == 0
+    return folder, printed.getvalue()
+
+
+def test_tasks_are_timed_and_reported(rehearsed_tasks):
+    folder, printed = rehearsed_tasks
     assert f"digits: Steps a second on {place('cpu').name}: FP32 " in printed
     assert "train digits O1: trained twice: the same losses" in printed
-    assert set(lines_of(tmp_path, "tasks")["pace digits"]["steps_per_second"]) == {
+    assert set(lines_of(folder, "tasks")["pace digits"]["steps_per_second"]) == {
         "FP32",
         "FP16 dynamic",
         "O1",
         "BF16",
     }
-    (path,) = (tmp_path / "checks").rglob("tasks.jsonl")
-    # The file of a part can be read like a passport.
+
+
+def test_the_file_of_a_part_can_be_read_like_a_passport(rehearsed_tasks, capsys):
+    folder, _ = rehearsed_tasks
+    (path,) = (folder / "checks").rglob("tasks.jsonl")
     assert cli.main(["gpu", "--read", str(path)]) == 0
     assert f"Passport of {device_report('cpu').facts}" in capsys.readouterr().out
 
@@ -270,26 +319,45 @@ def test_a_step_is_timed_under_every_recipe_of_the_comparison():
     assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == before
 
 
-def test_without_a_checkout_checks_are_left_out(monkeypatch, tmp_path, capsys):
+@pytest.fixture
+def no_checkout(monkeypatch, tmp_path):
+    """The sentence about checks that are left out, in a lab that is no checkout."""
     why = worker.why_no_checks(tmp_path)
-    assert why.startswith(
-        "The checks need a checkout of the lab and are left out; records, measurements and "
-    )
     for module in (gpu.command, catalogue):
         monkeypatch.setattr(module, "why_no_checks", lambda: why)
+    return why
+
+
+def test_without_a_checkout_it_says_that_checks_are_left_out(no_checkout):
+    assert no_checkout.startswith(
+        "The checks need a checkout of the lab and are left out; records, measurements and "
+    )
+
+
+def test_without_a_checkout_a_part_has_its_measurements(no_checkout, tmp_path, capsys):
     assert rehearse(tmp_path, "amp") == 0
     printed = capsys.readouterr().out
-    assert f"{why}\n" in printed
+    assert f"{no_checkout}\n" in printed
     mlp = "training of MLP of width 64, batch 8"
     assert f"{mlp}: " in printed
     assert list(lines_of(tmp_path, "amp")[mlp]["seconds_a_call"]) == [*measure.AMP_WAYS]
+
+
+@pytest.mark.usefixtures("no_checkout")
+def test_without_a_checkout_parts_of_checks_alone_are_left_out():
     assert list(quick_budgets("--device", "cpu")) == [
         part for part in gpu.PARTS if part not in ("mma", "many")
     ]
+
+
+def test_a_passport_without_a_checkout_is_made_by_the_package(
+    no_checkout, monkeypatch, tmp_path, capsys
+):
     monkeypatch.setattr(passport, "make", lambda path, command, **_: command[2])
     words = ["gpu", "--device", "cpu", "--quick", "--passport", str(tmp_path / "p.jsonl")]
     assert cli.main(words) == 1
-    assert capsys.readouterr().out.startswith(f"{why}\nlabkit.gpu. The passport is in")
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{no_checkout}\nlabkit.gpu. The passport is in")
 
 
 def test_a_training_is_recorded_in_the_folder_of_its_device(tmp_path):
@@ -379,22 +447,21 @@ def test_a_part_that_fails_or_hangs_stops_no_other(monkeypatch, tmp_path, capsys
     assert "runs       done" in printed
 
 
-def test_ctrl_c_in_a_part_ends_the_command(monkeypatch, tmp_path, capsys):
+def test_ctrl_c_in_a_part_ends_the_command(monkeypatch, tmp_path):
     ended = {"item": "end", "kind": "facts", "outcome": "interrupted", "missing": ["sweep size"]}
     monkeypatch.setattr(passport, "lines", lambda *_, **__: iter([ended]))
     with pytest.raises(KeyboardInterrupt):
         gpu.command.run_part(order(tmp_path, "size"), 1.0)
-    assert (
-        cli.main(
-            ["gpu", "--device", "cpu", "--folder", str(tmp_path), "--seconds", "5", "--only", "mma"]
-        )
-        == 1
-    )
+
+
+def test_a_part_for_which_no_time_is_left_is_not_begun(tmp_path, capsys):
+    words = ["gpu", "--device", "cpu", "--folder", str(tmp_path), "--seconds", "5", "--only", "mma"]
+    assert cli.main(words) == 1
     assert "mma        not begun, the time was up" in capsys.readouterr().out
 
 
 def test_progress_has_a_line_at_both_ends_of_a_part(monkeypatch, tmp_path):
-    """While a part runs, its first line can be read. A part without time has only a last line."""
+    """While a part runs, its first line can be read."""
     file = tmp_path / "progress.jsonl"
     during_parts = []
     file.write_text("of another run")
@@ -415,12 +482,28 @@ def test_progress_has_a_line_at_both_ends_of_a_part(monkeypatch, tmp_path):
     assert size.outcome == "failed, for once"
     assert during_parts[1] == [size, replace(mma, outcome="")]
     assert len(file.read_text().splitlines()) == 4
+
+
+@pytest.fixture
+def progress_without_time(tmp_path):
+    """The file of progress of a run that had no time for its two parts."""
+    file = tmp_path / "progress.jsonl"
+    words = ["gpu", "--device", "cpu", "--folder", str(tmp_path), "--only", "size", "mma"]
     assert cli.main([*words, "--progress", str(file), "--seconds", "1"]) == 1
-    assert [part.outcome for part in read_progress(file)] == 2 * ["not begun, the time was up"]
-    # A line that is still being written is not read.
-    with file.open("a") as unfinished:
+    return file
+
+
+def test_progress_has_one_line_of_a_part_without_time(progress_without_time):
+    parts = read_progress(progress_without_time)
+    assert [part.outcome for part in parts] == 2 * ["not begun, the time was up"]
+    assert len(progress_without_time.read_text().splitlines()) == 2
+
+
+def test_a_line_of_progress_that_is_being_written_is_not_read(progress_without_time):
+    before = read_progress(progress_without_time)
+    with progress_without_time.open("a") as unfinished:
         unfinished.write('{"name": "spe')
-    assert len(read_progress(file)) == 2
+    assert read_progress(progress_without_time) == before
 
 
 def test_invalid_uses_of_progress_are_refused(tmp_path, capsys):
@@ -501,9 +584,15 @@ def test_memory_of_a_step_excludes_garbage_from_before(simulated_gpu):
     assert 1 <= outcomes[memory_of_a_step_beside_garbage] < 1.1
 
 
-def test_a_part_keeps_its_items_as_a_passport_does(monkeypatch, tmp_path, capsys):
+@pytest.fixture
+def _three_items(monkeypatch):
+    """A worker whose second item fails, and whose third one ends the process."""
     command = serving("time prints", "time fails", "time aborts")
     monkeypatch.setattr(gpu.command, "worker_command", lambda _: command)
+
+
+@pytest.mark.usefixtures("_three_items")
+def test_a_part_keeps_its_items_as_a_passport_does(tmp_path, capsys):
     outcome = gpu.command.run_part(order(tmp_path, "speed"), 60.0)
     assert outcome == "failed, its process ended with SIGABRT; its last lines say why"
     (path,) = tmp_path.rglob("speed.jsonl")
@@ -514,6 +603,10 @@ def test_a_part_keeps_its_items_as_a_passport_does(monkeypatch, tmp_path, capsys
         f"{path}: 3 of 3 items",
     ]
     assert passport.read_file(path).whole
+
+
+@pytest.mark.usefixtures("_three_items")
+def test_a_part_without_time_names_the_items_left_out(tmp_path, capsys):
     assert gpu.command.run_part(order(tmp_path, "speed", seconds=-1), -1.0) == "done"
     *printed, _ = capsys.readouterr().out.splitlines()
     assert printed == [

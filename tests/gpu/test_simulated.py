@@ -29,6 +29,9 @@ from tests.gpu.simulated.refusals import REFUSALS, Refusal
 def a_tensor_is_on_the_first_card() -> None:
     x = torch.tensor([1.0, 2.0, 3.0], device="cuda")
     assert str(x.device) == "cuda:0"
+
+
+def the_cards_name_says_that_it_is_simulated() -> None:
     assert torch.cuda.get_device_name() == "Tesla T4 (simulated)"
 
 
@@ -137,6 +140,12 @@ def operations_waits_and_copies_are_counted() -> None:
             run()
         cost = counts.operations.total(), counts.waits.total(), counts.copies.total()
         assert cost == expected, f"{line}: {cost}"
+
+
+def a_wait_is_counted_with_its_place() -> None:
+    from tests.gpu.simulated.counting import counted
+
+    x = torch.tensor([1.0, -2.0, 3.0], device="cuda")
     with counted() as counts:
         x.sum().item()
     (place,) = counts.waits
@@ -167,6 +176,7 @@ def fails() -> None:
 
 ON_CARD = (
     a_tensor_is_on_the_first_card,
+    the_cards_name_says_that_it_is_simulated,
     a_small_tensor_takes_512_bytes,
     the_card_computes_as_the_cpu_does,
     the_fused_cell_agrees_with_the_cpu,
@@ -177,6 +187,7 @@ ON_CARD = (
     a_generator_of_the_card_draws_as_its_seed_does,
     the_cards_random_state_of_16_bytes_can_be_restored,
     operations_waits_and_copies_are_counted,
+    a_wait_is_counted_with_its_place,
     nothing_simulated_is_written_into_the_labs_data,
 )
 
@@ -231,15 +242,24 @@ def refusals() -> dict[str, str]:
     return {row.name: outcome(row, "cuda") for row in REFUSALS}
 
 
-# Slow, since the simulated cards change rarely.
-@pytest.mark.slow
-def test_the_cpu_accepts_what_a_card_refuses_in_torch_s_words(simulated_gpu: Any) -> None:
-    # More than 60 refusals of real cards are listed; names are unique, because results have them as
-    # keys.
+def test_names_of_refusals_are_unique() -> None:
+    """Results have them as keys."""
     assert len({row.name for row in REFUSALS}) == len(REFUSALS)
+
+
+def test_more_than_60_refusals_are_listed() -> None:
     assert len(REFUSALS) > 60
+
+
+# The next two are slow, since the simulated cards change rarely.
+@pytest.mark.slow
+def test_the_cpu_accepts_what_a_card_refuses() -> None:
     on_cpu = {row.name: outcome(row, "cpu") for row in REFUSALS}
     assert {name: message for name, message in on_cpu.items() if message} == {}
+
+
+@pytest.mark.slow
+def test_a_card_refuses_in_torchs_words(simulated_gpu: Any) -> None:
     for card in ("T4", "H100"):
         messages = simulated_gpu(card, refusals)
         wrong = {

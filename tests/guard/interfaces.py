@@ -2,8 +2,8 @@
 
 Losses, scales and tensors are recorded to the last bit.
 
-Every training meets batches whose loss overflows FP16, so that steps are skipped, scales fall and
-clips meet inf.
+Every training but fastai's meets batches whose loss overflows FP16. Where a recipe computes in
+FP16, steps are skipped, scales fall and clips meet inf.
 """
 
 from collections.abc import Callable, Iterator

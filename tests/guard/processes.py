@@ -72,6 +72,8 @@ def file_of(item: Item, folder: Path) -> Path:
 def _forked(item: Item, folder: Path) -> int:
     """Run an item in a fork of this process, and return the fork's process number."""
     path = file_of(item, folder)
+    # An older recording of the item would stand for it if its process were killed.
+    path.unlink(missing_ok=True)
     # What is buffered would be printed by both processes.
     sys.stdout.flush()
     process = os.fork()

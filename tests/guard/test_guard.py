@@ -1,7 +1,9 @@
 """The guard reports planted differences, counts a journey correctly, and has complete scripts."""
 
 import importlib.util
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 from tests.guard.compare import compare
 from tests.guard.journeys import Walk, walking
+from tests.guard.processes import RAISED, Item, run_all
 from tests.guard.strangers import SCRIPTS, repaired, scripts
 from tests.guard.trees import OWN_TREE
 
@@ -101,6 +104,13 @@ def test_each_kind_of_difference_fails_with_a_message(
     new = recording(tmp_path / "new", **after)
     assert compare(old, new) == 1
     assert message in capsys.readouterr().out
+
+
+def test_a_killed_item_leaves_no_text_of_an_older_recording(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("of yesterday\n", encoding="utf-8")
+    item = Item("a", lambda: str(os.kill(os.getpid(), signal.SIGKILL)))
+    assert run_all([item], tmp_path) == ["a"]
+    assert (tmp_path / "a.txt").read_text(encoding="utf-8").startswith(RAISED)
 
 
 # Two files of a labkit. `start` calls `leaf`, `again` and, through it, `caller`; `caller` calls

@@ -173,12 +173,14 @@ def tests(host: Host, parts: Sequence[Sequence[str]], end: float, processes: int
             not_run.append(part[-1].split()[-1].removeprefix("tests/"))
             continue
         log = Path(ROOT, "out", "hosts", f"{host.name}-{Path(part[0]).stem}.log")
-        log.write_text(done.stdout, encoding="utf-8")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(done.stdout + done.stderr, encoding="utf-8")
         if done.stdout.strip():
             # The last line of pytest is such as "1 failed, 9 passed in 3.21s".
             last = done.stdout.strip().splitlines()[-1]
         else:
-            last = f"1 error: {done.stderr[-300:]}"
+            # Without pytest, Python prints an error only, which is in the log.
+            last = "1 error"
         for count, outcome in re.findall(r"(\d+) (passed|failed|error|skipped)", last):
             counts[outcome] += int(count)
         lines = re.findall(r"^(?:FAILED|ERROR) ((?:tests|labkit)/.*)", done.stdout, re.MULTILINE)
@@ -250,7 +252,7 @@ def try_host(name: str, options: argparse.Namespace) -> bool:
             return True
         try:
             host, rows = made(name)
-        except subprocess.CalledProcessError as error:
+        except (subprocess.CalledProcessError, RuntimeError) as error:
             print(f"  could not be made: {error}", flush=True)
             return False
     for what, result in results_on(host, options):

@@ -21,7 +21,17 @@ from fastai.optimizer import SGD, Adam, OptimWrapper
 from fastai.torch_core import TensorBase
 
 from labkit.frameworks.fastai_learner import ByRecipe, Watch
-from tests.hosts.training import BATCH, O1, OVERFLOWS, RATE, assert_same, network, own_loop, points
+from tests.hosts.training import (
+    BATCH,
+    BATCHES,
+    O1,
+    OVERFLOWS,
+    RATE,
+    assert_same,
+    network,
+    own_loop,
+    points,
+)
 
 
 class Notes(Callback):
@@ -56,37 +66,89 @@ def learner(*callbacks, opt_func=PLAIN, overflow=True, **options):
 
 @pytest.mark.parametrize("opt_func", [PLAIN, partial(OptimWrapper, opt=torch.optim.SGD)])
 @pytest.mark.parametrize("clip", [None, 0.5])
-def test_it_trains_skips_and_equals_our_own_loop_bit_for_bit(opt_func, clip):
+def test_it_equals_our_own_loop_bit_for_bit(opt_func, clip):
     by_recipe = ByRecipe(O1, clip=clip)
     learn = learner(by_recipe, opt_func=opt_func)
     learn.fit(2)
-    losses, weights, scale, own_skipped, _ = own_loop(epochs=2, clip=clip)
+    losses, weights, scale, own_skipped, _ = own_loop(epochs=2, clip=clip, clips_as_torch=False)
     assert learn.notes.losses == losses
     assert_same(learn.model, weights)
-    skipped = [i for i, report in enumerate(by_recipe.reports) if not report.stepped]
-    assert skipped == [OVERFLOWS, 12 + OVERFLOWS]
-    assert own_skipped == [OVERFLOWS, 12 + OVERFLOWS]
+    assert skipped_in(by_recipe) == own_skipped
+    assert by_recipe.reports[-1].scale == scale
+
+
+def skipped_in(by_recipe):
+    return [i for i, report in enumerate(by_recipe.reports) if not report.stepped]
+
+
+def test_a_step_that_overflows_is_skipped_and_halves_the_scale():
+    by_recipe = ByRecipe(O1)
+    learner(by_recipe).fit(2)
+    assert skipped_in(by_recipe) == [OVERFLOWS, BATCHES + OVERFLOWS]
     assert by_recipe.reports[-1].scale == 2.0**14
-    assert scale == 2.0**14
-    assert losses[11] < losses[0] / 2
+
+
+def test_other_callbacks_see_predictions_in_fp32():
+    learn = learner(ByRecipe(O1))
+    learn.fit(1)
     assert learn.notes.dtypes == {torch.float32}, "pred is what fastai's own callback makes of it"
 
 
-@pytest.mark.parametrize("recipe", ["O0", "O1", "O2", "O3", "BF16", "FP16"])
+each_recipe = pytest.mark.parametrize("recipe", ["O0", "O1", "O2", "O3", "BF16", "FP16"])
+
+
+@each_recipe
+def test_every_recipe_brings_the_loss_down(recipe):
+    learn = learner(ByRecipe(recipe), overflow=False)
+    learn.fit(3)
+    assert learn.notes.losses[-1] < learn.notes.losses[0] / 2
+
+
+@each_recipe
 def test_every_recipe_gives_an_fp32_model_back(recipe):
-    learn = learner(ByRecipe(recipe), overflow=False, opt_func=partial(SGD, mom=0.5))
+    learn = learner(ByRecipe(recipe), overflow=False)
+    learn.fit(1)
+    parameters = list(learn.model.parameters())
+    assert {p.dtype for p in parameters} == {torch.float32}
+    assert [p for group in learn.opt.param_lists for p in group] == parameters
+    learn.validate()
+
+
+@each_recipe
+@pytest.mark.parametrize(
+    ("opt_func", "average"),
+    [
+        (partial(SGD, mom=0.5), "grad_avg"),
+        (Adam, "grad_avg"),
+        (partial(OptimWrapper, opt=torch.optim.Adam), "exp_avg"),
+    ],
+    ids=["SGD", "Adam", "torch's Adam"],
+)
+def test_every_recipe_gives_state_in_fp32_back_and_takes_it(recipe, opt_func, average):
+    learn = learner(ByRecipe(recipe), overflow=False, opt_func=opt_func)
     for _ in range(2):
-        learn.fit(2)
-        state = [learn.opt.state[p]["grad_avg"] for p in learn.model.parameters()]
-        assert all(average.dtype is torch.float32 and average.any() for average in state)
-    assert learn.notes.losses[-1] < learn.notes.losses[0]
-    assert {p.dtype for p in learn.model.parameters()} == {torch.float32}
-    if recipe == "O2":
-        assert any(not torch.equal(p, p.half().float()) for p in learn.model.parameters()), (
-            "its masters' digits"
-        )
-    assert [p for group in learn.opt.param_lists for p in group] == list(learn.model.parameters())
-    learn.validate()  # as ever
+        learn.fit(1)
+        state = learn.opt.opt.state if isinstance(learn.opt, OptimWrapper) else learn.opt.state
+        averages = [state[p][average] for p in learn.model.parameters()]
+        assert all(values.dtype is torch.float32 and values.any() for values in averages)
+        # That of masters is not left behind.
+        assert len(state) == len(averages)
+
+
+def test_the_steps_of_torchs_adam_are_counted_over_two_trainings():
+    by_recipe = ByRecipe("O2")
+    learn = learner(by_recipe, opt_func=partial(OptimWrapper, opt=torch.optim.Adam))
+    taken = 0
+    for _ in range(2):
+        learn.fit(1)
+        taken += BATCHES - len(skipped_in(by_recipe))
+    assert {state["step"].item() for state in learn.opt.opt.state.values()} == {taken}
+
+
+def test_a_model_of_o2_has_its_masters_digits_afterwards():
+    learn = learner(ByRecipe("O2"), overflow=False)
+    learn.fit(1)
+    assert any(not torch.equal(p, p.half().float()) for p in learn.model.parameters())
 
 
 def test_schedules_groups_and_frozen_layers_are_fastai_s(tmp_path):
@@ -110,6 +172,9 @@ def test_gradients_of_several_batches_are_accumulated():
     by_recipe = ByRecipe("O1")
     learner(by_recipe, GradientAccumulation(n_acc=2 * BATCH)).fit(1)
     assert len(by_recipe.reports) == 6
+
+
+def test_fastais_own_clipping_is_refused():
     with pytest.raises(ValueError, match=r"use ByRecipe\(clip=1.0\)"):
         learner(ByRecipe(), GradientClip).fit(1)
 
@@ -160,6 +225,8 @@ def test_watch_sees_the_steps_of_fastais_optimizer(recipe):
     assert not nn.modules.module._global_forward_hooks
 
 
+# The line of the text from which on it needs what early versions of fastai had.
+EARLY = "# as in early versions of fastai"
 TEXT = Path(__file__).parents[1] / "frameworks" / "seed_texts" / "fastai_text.py"
 
 
@@ -179,6 +246,6 @@ def test_the_script_runs_under_fastai_as_under_the_lab(monkeypatch):
     monkeypatch.setattr(fp16, "GradScaler", lambda _, **given: torch.amp.GradScaler("cpu", **given))
     # the script reads the scaler after the training
     monkeypatch.setattr(fp16.MixedPrecision, "after_fit", lambda self: None)
-    text, early, _ = TEXT.read_text(encoding="utf-8").partition("# fastai's early versions")
-    assert early, "this version has no such arguments"
+    text, early, _ = TEXT.read_text(encoding="utf-8").partition(EARLY)
+    assert early, "expected the line EARLY in the text, got none"
     exec(compile(text.replace("labkit.frameworks.fastai", "fastai"), str(TEXT), "exec"), {})

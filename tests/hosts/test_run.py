@@ -1,6 +1,9 @@
 """`tests.hosts.run` and `tests.hosts.container`, without making an environment."""
 
+import argparse
 import re
+import subprocess
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -95,6 +98,42 @@ def test_a_host_that_cannot_be_made_is_explained(monkeypatch, program, user_id, 
     monkeypatch.setattr(run.shutil, "which", lambda name: program)
     monkeypatch.setattr(run.os, "geteuid", lambda: user_id, raising=False)
     assert reason in run.cannot("debian-13")
+
+
+@pytest.fixture
+def output_of_pytest(tmp_path, monkeypatch):
+    """A function that makes every run of pytest on a host print these texts, and tests a part."""
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+
+    def test(stdout="", stderr=""):
+        done = subprocess.CompletedProcess([], 1, stdout, stderr)
+        monkeypatch.setattr(run.Host, "run", lambda *_, **__: done)
+        host = run.Host("colab-versions", ("python",))
+        result = run.tests(host, [["tests/amp"]], time.monotonic() + 60, 1)
+        log = tmp_path / "out" / "hosts" / "colab-versions-amp.log"
+        return result, log.read_text(encoding="utf-8")
+
+    return test
+
+
+def test_failed_tests_are_counted_and_named(output_of_pytest):
+    printed = "FAILED tests/amp/test_a.py::test_b - Error\n1 failed, 9 passed in 3.21s\n"
+    assert output_of_pytest(printed) == ("1 failed, 9 passed (test_b)", printed)
+
+
+def test_why_pytest_did_not_start_is_in_the_log(output_of_pytest):
+    why = "No module named pytest\n"
+    assert output_of_pytest(stderr=why) == ("1 error", why)
+
+
+def test_a_host_that_could_not_be_made_fails(monkeypatch, capsys):
+    def fails(name):
+        raise RuntimeError("apt-get: no network")
+
+    monkeypatch.setattr(run, "cannot", lambda name: None)
+    monkeypatch.setattr(run, "made", fails)
+    assert not run.try_host("debian-13", argparse.Namespace(python=None))
+    assert "could not be made: apt-get: no network" in capsys.readouterr().out
 
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ from labkit.amp import RECIPES, Engine, ScalerConfig
 # Examples of a batch, and number of batches.
 BATCH = 8
 BATCHES = 12
-# The batch whose loss overflows.
+# The batch whose scaled gradients overflow in FP16.
 OVERFLOWS = 5
 # Learning rate, and its factor after each step of a schedule.
 RATE = 0.1
@@ -48,13 +48,17 @@ def points(overflow: bool = True) -> TensorDataset:
     return TensorDataset(inputs, targets)
 
 
-def own_loop(schedule: bool = False, epochs: int = 1, clip: float | None = None):
+def own_loop(
+    schedule: bool = False, epochs: int = 1, clip: float | None = None, clips_as_torch: bool = True
+):
     """Train with labkit's engine alone.
 
     Args:
         schedule: Whether the learning rate decays after each step that is not skipped.
         epochs: How often the batches are used.
         clip: Largest norm of the gradients.
+        clips_as_torch: Whether the gradients are clipped by `clip_as_torch`; otherwise by
+            `engine.clip`.
 
     Returns:
         Losses, weights by name, the last scale, numbers of skipped steps, and the learning rate.
@@ -69,7 +73,9 @@ def own_loop(schedule: bool = False, epochs: int = 1, clip: float | None = None)
         with engine.forward():
             loss = mse_loss(engine(inputs).float(), targets)
         engine.backward(loss)
-        if clip is not None:
+        if clip is not None and not clips_as_torch:
+            engine.clip(clip)
+        elif clip is not None:
             clip_as_torch(list(engine.gradients().values()), clip)
         is_stepped = engine.step().stepped
         if not is_stepped:

@@ -55,6 +55,7 @@ def test_max_pooling_is_not_entered() -> None:
 
 
 def test_meshgrid_is_not_entered() -> None:
+    assert not is_composite(torch.meshgrid)
     rows, _ = torch.meshgrid(torch.arange(2), torch.arange(3), indexing="ij")
     with autocast():
         rows_in_mode, _ = torch.meshgrid(torch.arange(2), torch.arange(3), indexing="ij")

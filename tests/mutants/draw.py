@@ -1,16 +1,14 @@
-"""Draws faults of labkit's code at random.
+"""A random draw of faults of labkit's code, printed as rows for faults.toml.
 
     python tests/mutants/draw.py SEED COUNT PATH ...
 
-prints rows for faults.toml.
-
 Each fault changes one expression or statement of the source under the paths: a comparison, a
 boolean operator, an arithmetic operator, a condition, a number, a truth value, or a call whose
-result nobody uses. The draw is uniform over packages first and over their faults second, so that a
-large package does not hide a small one.
+result nobody uses. The paths take turns, so that a large package does not hide a small one. All
+faults of a path are equally likely, and none is drawn twice.
 
-`tests` is the folder that mirrors the package. Run the rows once, then replace it by the test that
-notices each.
+The `tests` of a row is the folder that mirrors its path. Run the rows once, then replace it by the
+test that notices the fault.
 """
 
 import argparse
@@ -117,36 +115,40 @@ def main() -> None:
     seed = arguments.seed
     paths = arguments.paths
     generator = random.Random(seed)
-    drawn: set[tuple[str, str]] = set()
-    choices = {}
+    draws = {}
     for path in paths:
         if not (ROOT / path).exists():
             parser.error(f"expected a package or a file, relative to {ROOT}, got {path}")
-        files = sorted((ROOT / path).rglob("*.py")) if (ROOT / path).is_dir() else [ROOT / path]
-        sources = {file: file.read_text(encoding="utf-8") for file in files}
-        choices[path] = [
-            (file, text, *span)
-            for file, text in sources.items()
-            for span in spans(ast.parse(text), text)
-        ]
-        if not choices[path]:
-            parser.error(f"expected Python files that have code, got {path}")
-    # The paths take turns.
-    most = len(paths) * min(map(len, choices.values()))
-    if arguments.count > most:
-        parser.error(f"expected a count of at most {most}, got {arguments.count}")
-    while len(drawn) < arguments.count:
-        path = paths[len(drawn) % len(paths)]
-        file, source, node, becomes = generator.choice(choices[path])
-        was, changed = planted(source, node, becomes)
-        if (str(file), changed) in drawn or not parses(source.replace(was, changed)):
-            continue
-        drawn.add((str(file), changed))
-        name = file.relative_to(ROOT).as_posix()
-        print(
-            f"[[fault]]\nname = 'drawn {seed}.{len(drawn)}: {name}:{node.lineno}'\nfile = '{name}'"
+        draws[path] = drawn(path, generator)
+    rows: list[str] = []
+    while len(rows) < arguments.count:
+        path = paths[len(rows) % len(paths)]
+        fault = next(draws[path], None)
+        if fault is None:
+            parser.error(f"expected a count of at most {len(rows)}: {path} has no further fault")
+        name, line, was, becomes = fault
+        rows.append(
+            f"[[fault]]\nname = 'drawn {seed}.{len(rows) + 1}: {name}:{line}'\nfile = '{name}'\n"
+            f"was = '''\n{was}'''\nbecomes = '''\n{becomes}'''\ntests = ['{mirrored(path)}']\n"
         )
-        print(f"was = '''\n{was}'''\nbecomes = '''\n{changed}'''\ntests = ['{mirrored(path)}']\n")
+    print("\n".join(rows))
+
+
+def drawn(path: str, generator: random.Random) -> Iterator[tuple[str, int, str, str]]:
+    """Yield the faults of a path in random order: file, line, the lines that were and become."""
+    files = sorted((ROOT / path).rglob("*.py")) if (ROOT / path).is_dir() else [ROOT / path]
+    choices = []
+    for file in files:
+        source = file.read_text(encoding="utf-8")
+        choices += [(file, source, *span) for span in spans(ast.parse(source), source)]
+    generator.shuffle(choices)
+    # Two changes of a condition may be the same.
+    seen: set[tuple[Path, str, str]] = set()
+    for file, source, node, replacement in choices:
+        was, becomes = planted(source, node, replacement)
+        if (file, was, becomes) not in seen and parses(source.replace(was, becomes)):
+            seen.add((file, was, becomes))
+            yield file.relative_to(ROOT).as_posix(), node.lineno, was, becomes
 
 
 def parses(source: str) -> bool:

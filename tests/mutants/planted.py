@@ -43,6 +43,7 @@ COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
     ast.RShift: ast.LShift,
     ast.BitAnd: ast.BitOr,
     ast.BitOr: ast.BitAnd,
+    ast.BitXor: ast.BitOr,
     ast.MatMult: ast.Mult,
 }
 # Operators whose operands cannot be exchanged: a - b is not b - a.
@@ -244,7 +245,11 @@ def _other_dtype(value: Any) -> Any:
 
 
 def _only(index: int) -> Change:
-    """Return a change of all elements of a sequence or tensor except the first or the last one."""
+    """Return a change that keeps one element: a list is cut to it, a tensor is 0 elsewhere.
+
+    Args:
+        index: 0 for the first element, -1 for the last one.
+    """
 
     def changed(value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.numel() > 1:

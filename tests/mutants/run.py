@@ -103,12 +103,10 @@ def run_tests(
 
 
 def tried(fault: Fault, folders: SimpleQueue[Path]) -> tuple[str, str]:
-    """Plant a fault into one of the copies, run its tests, and return a line of the table.
+    """Plant a fault into one of the copies, run its tests, and restore the copy.
 
-    The copy is restored afterwards.
-
-    The second text says why the fault does not count as noticed; it is empty where a test noticed
-    it.
+    Returns:
+        A line of the table, and why the fault does not count as noticed: "" if a test noticed it.
     """
     folder = folders.get()
     began = time.perf_counter()

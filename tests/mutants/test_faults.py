@@ -32,6 +32,15 @@ def test_worked_example_all_faults_of_a_program() -> None:
     }
 
 
+OPERATORS = ["+", "-", "*", "/", "//", "%", "**", "<<", ">>", "&", "|", "^", "@"]
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_each_operator_has_a_fault(operator: str) -> None:
+    names = [name for name, _ in in_code(f"def f(a, b):\n    return a {operator} b")]
+    assert [name for name in names if name.startswith("compute ")] != []
+
+
 def test_every_fault_is_refused_or_explained() -> None:
     count, equal = judged(grading_cases(ULP, 1))
     assert count > 40
@@ -84,6 +93,8 @@ def test_a_fault_can_be_planted(fault: Fault) -> None:
 
 @each_fault
 def test_the_tests_of_a_fault_exist(fault: Fault) -> None:
+    # Without a test, pytest would run all of them.
+    assert fault.tests
     for test in fault.tests:
         file, _, function = test.partition("::")
         functions = {node.name for node in tree(file).body if isinstance(node, ast.FunctionDef)}

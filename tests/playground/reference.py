@@ -201,7 +201,7 @@ class Training:
         return states
 
     def loss(self, out: Floats, targets: Floats) -> tuple[float, Floats]:
-        """Return the loss and the derivative by the outputs, without the factor of `share`."""
+        """Return the loss, and the derivative of the scaled loss by the outputs."""
         kind = self.problem["shape"]["loss"]
         if kind == "classes":
             total, slopes = _class_loss(out, targets.astype(int))

@@ -277,12 +277,10 @@ def _load_memory(made: Engine, state: dict[str, Any], kind: str) -> None:
     """Give the optimizer the page's memory."""
     if not state["first"]:
         return
-    parameters = [p for group in made.optimizer.param_groups for p in group["params"]]
-    shapes = {id(p): p for p in parameters}
     masters = made.masters()
     order = [f"layers.{i // 2}.{('weight', 'bias')[i % 2]}" for i in range(len(state["first"]))]
     for i, name in enumerate(order):
-        parameter = shapes[id(masters[name])]
+        parameter = masters[name]
         first = torch.from_numpy(state["first"][i]).to(parameter.dtype).reshape(parameter.shape)
         if kind == "SGD":
             made.optimizer.state[parameter] = {"momentum_buffer": first}
@@ -336,7 +334,10 @@ class Page:
             return
         # The engine stores some results in FP32, as autocast does for FP8; they are rounded when
         # they are read.
-        assert np.array_equal(ours, round_to(stored, format), equal_nan=True)
+        theirs = np.asarray(round_to(stored, format))
+        assert np.array_equal(ours, theirs, equal_nan=True)
+        numbers = ~np.isnan(theirs)
+        assert np.array_equal(np.signbit(ours[numbers]), np.signbit(theirs[numbers]))
 
 
 def as_operand(tensor: Tensor, name: str) -> Tensor:
@@ -381,8 +382,7 @@ def require_tanh(page: Page, found: Stepped) -> None:
             continue
         assert steps_between(ours, theirs, format).max() <= (4 if format == FP32 else 1)
         slopes = after.seen["input_slopes"]
-        values = state
-        asked = [flat(slopes), flat(values), back.name]
+        asked = [flat(slopes), flat(state), back.name]
         ours = numbers(page.node.call(TANH_SLOPES, asked))
         theirs = layer.seen["slopes"].double().numpy().ravel()
         size = np.abs(slopes.double().numpy().ravel())
@@ -397,8 +397,8 @@ def require_loss(page: Page, found: Stepped, state: dict[str, Any]) -> None:
     """Compare the loss and its derivative.
 
     The loss is a sum of positive terms, each with at most 8 roundings of FP32 and an exp and a log
-    of 2 units each. The derivative has at most 6 roundings, of numbers up to scale / terms, and one
-    of its format.
+    of 2 units each. The derivatives of both may be apart by 16 roundings of FP32 of the largest
+    one, and by one rounding of their format.
     """
     out = found.out.double().numpy()
     rounded = np.asarray(round_to(out, format_named(page.activations)))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from labkit.formats import Rounding, round_to
 from labkit.widgets.base.joining import in_order, joined
+from labkit.widgets.playground.widget import PRESETS
 from tests.javascript.node import NodeEngine, node
 from tests.playground.reference import Training, format_named, random_bits
 
@@ -34,21 +35,6 @@ STEP = """() => {
   return { scale, skipped, bits: bits.map((one) => Array.from(new Int32Array(one.buffer))) };
 }"""
 PROBLEMS = ("spirals", "picture", "targets", "digits", "fine_tuning")
-PRESETS = (
-    "FP32",
-    "FP16",
-    "FP16 static",
-    "FP16 static too high",
-    "FP16 dynamic",
-    "FP16 no master",
-    "FP16 stochastic",
-    "O1",
-    "O2",
-    "O3",
-    "BF16",
-    "BF16 no master",
-    "FP8",
-)
 FEW = {("spirals", "O3"), ("targets", "FP16 dynamic"), ("digits", "FP8")}
 OWN: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("own formats", {"weights": "e6m9", "activations": "e5m6", "gradients": "e4m8"}, {}),

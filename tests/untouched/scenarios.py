@@ -1,7 +1,8 @@
 """Uses of the lab in a process, after which the process must be as before.
 
 `python -m tests.untouched.scenarios` imports everything from outside first, then runs one scenario
-after another, and prints a JSON object: scenario -> what it changed for good.
+after another, and prints a JSON object: the number of scenarios, and what each of them changed for
+good.
 """
 
 from __future__ import annotations

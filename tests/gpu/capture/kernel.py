@@ -10,8 +10,8 @@ Invariant: what an `Instruction` stores was chosen; what follows from it is a pr
 holds one multiply instruction, once.
 
 What is not here: Volta's m8n8k4, whose registers are laid out otherwise; Blackwell's tcgen05, which
-needs memory of its own (there mma.sync is asked). FP8 by mma.sync is one instruction on Ada alone:
-for Hopper and later the assembler turns it into conversions and two FP16 instructions.
+needs memory of its own (there mma.sync is asked). FP8 by mma.sync is asked of Ada only, where it is
+one instruction: for Hopper the assembler turns it into conversions and two FP16 instructions.
 
 Source: NVIDIA PTX ISA, "Multiply-and-Accumulate Instruction: mma", "Asynchronous
 Multiply-and-Accumulate: wgmma", "Matrix descriptor format"; CUDA driver API, cuModuleLoadData and

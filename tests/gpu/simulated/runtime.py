@@ -187,12 +187,10 @@ def _make_storages() -> None:
     def new(cls: type, *words: Any, device: Any = None, **rest: Any) -> Any:
         import torch
 
-        if device is None or torch.device(device).type != "cuda":
-            return (
-                on_host(cls, *words, **rest)
-                if device is None
-                else on_host(cls, *words, device=device, **rest)
-            )
+        if device is None:
+            return on_host(cls, *words, **rest)
+        if torch.device(device).type != "cuda":
+            return on_host(cls, *words, device=device, **rest)
         _check_ordinal(torch.device(device).index or 0)
         size = words[0] if words else 0
         return torch.empty(size, dtype=torch.uint8, device=device).untyped_storage()

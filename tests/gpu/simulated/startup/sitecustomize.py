@@ -12,7 +12,11 @@ from importlib.util import module_from_spec, spec_from_file_location
 
 
 class BeforeTorch:
-    """A finder that finds nothing, and installs the card before torch is imported."""
+    """A finder that finds nothing.
+
+    It loads the card's library when torch is about to be imported, and installs the card when
+    torch.cuda is.
+    """
 
     @staticmethod
     def find_spec(name, path=None, target=None):
