@@ -493,7 +493,7 @@ def test_script_that_catches_all_exceptions_ends_at_the_limit(tmp_path, capsys) 
 
 def test_a_summary_counts_one_step() -> None:
     report = diagnosed("log_of_epsilon", fixed=True, steps=1)
-    assert "1 step was run; 1 optimizer step was taken and 0 skipped" in str(report)
+    assert "1 step was run; 0 optimizer steps were taken and 1 skipped" in str(report)
 
 
 # Of one of three models of a class, the first layer is in no optimizer.
