@@ -65,21 +65,33 @@ def fit(module, folder, epochs=1, checkpoint=None, **options):
 
 
 @pytest.mark.parametrize("clip", [None, 0.5])
-def test_it_trains_skips_and_equals_our_own_loop_bit_for_bit(tmp_path, clip):
+def test_a_training_equals_our_own_loop_bit_for_bit(tmp_path, clip):
     module = Network()
-    plugin = FP16Mixed()
-    trainer = fit(module, tmp_path, epochs=2, plugins=plugin, gradient_clip_val=clip)
-    losses, weights, scale, skipped, rate = own_loop(schedule=True, epochs=2, clip=clip)
+    fit(module, tmp_path, epochs=2, plugins=FP16Mixed(), gradient_clip_val=clip)
+    losses, weights, *_ = own_loop(schedule=True, epochs=2, clip=clip)
+    assert losses[11] < losses[0] / 2
     assert module.losses == losses
     assert_same(module.network, weights)
-    assert plugin.scaler.get_scale() == 2.0**14
-    assert scale == 2.0**14
-    assert skipped == [OVERFLOWS, 12 + OVERFLOWS]
-    assert losses[11] < losses[0] / 2
+
+
+def test_the_network_computes_in_fp16(tmp_path):
+    module = Network()
+    fit(module, tmp_path, plugins=FP16Mixed())
     assert module.dtypes == {torch.float16}
-    assert trainer.optimizers[0].param_groups[0]["lr"] == rate, (
-        "the schedule waits where a step was skipped"
-    )
+
+
+def test_the_scale_falls_at_each_skipped_step(tmp_path):
+    plugin = FP16Mixed()
+    fit(Network(), tmp_path, epochs=2, plugins=plugin)
+    _, _, scale, skipped, _ = own_loop(schedule=True, epochs=2)
+    assert skipped == [OVERFLOWS, 12 + OVERFLOWS]
+    assert plugin.scaler.get_scale() == scale == 2.0**14
+
+
+def test_a_schedule_of_steps_waits_where_a_step_was_skipped(tmp_path):
+    trainer = fit(Network(), tmp_path, epochs=2, plugins=FP16Mixed())
+    *_, rate = own_loop(schedule=True, epochs=2)
+    assert trainer.optimizers[0].param_groups[0]["lr"] == rate
 
 
 def test_a_schedule_of_epochs_counts_epochs(tmp_path):
