@@ -417,7 +417,7 @@ def page_config(tmp_path, monkeypatch):
     ],
     ids=["enabled", "a list", "not JSON"],
 )
-def test_a_front_end_counts_as_enabled_otherwise(page_config, tmp_path, text):
+def test_a_front_end_that_is_not_disabled_counts_as_enabled(page_config, tmp_path, text):
     page_config.write_text(text)
     assert front_end.front_end([tmp_path / "extensions"]).status is Status.OK
 

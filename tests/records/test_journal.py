@@ -308,7 +308,7 @@ def test_a_notebook_of_any_folder_becomes_a_page(folder: Path) -> None:
     assert ">answer</span>" in page
 
 
-def test_a_hand_in_of_any_folder_is_graded(folder: Path) -> None:
+def test_a_hand_in_of_any_folder_is_read(folder: Path) -> None:
     (submission,) = find([folder.parent])
     assert submission.student == folder.name
     assert submission.notebook == "06_loss_scaling.ipynb"
@@ -318,6 +318,7 @@ def test_a_hand_in_of_any_folder_is_graded(folder: Path) -> None:
 def test_runs_are_recorded_in_any_folder(folder: Path) -> None:
     short = replace(TASKS["small_targets"], steps=2)
     (trained,) = train_grid(short, [RECIPES["FP32"]], [0], folder, workers=1)
+    assert [path.name for path in folder.rglob("*.json")] == ["fp32-seed0.json"]
     (recorded,) = train_grid(short, [RECIPES["FP32"]], [0], folder, workers=1)
     assert recorded == trained
 
