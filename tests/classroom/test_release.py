@@ -15,6 +15,7 @@ import json
 import math
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -51,6 +52,7 @@ from tests.slowness import slowness
 
 ROOT = Path(__file__).parents[2]
 LESSON = "06_loss_scaling"
+ASKED = [exercise for exercise in EXERCISES.values() if exercise.lesson == LESSON]
 GONE = ("grade", "release")
 # In an editable install, a module that the learners' lab lacks would be imported from the checkout.
 NO_CHECKOUT = f"""
@@ -194,25 +196,38 @@ def test_no_body_of_a_solution_is_handed_out_in_any_file(released: Path) -> None
     assert found_in(released / "teacher", some) == set(some), "the search finds them where they are"
 
 
-def test_handout_has_no_compiled_or_exercise_module(released: Path) -> None:
-    names = [name for name, _ in members(released / "learners")]
-    assert not [name for name in names if name.endswith((".pyc", ".so"))]
-    assert not [name for name in names if "tests/" in name]
-    lessons_files = [
-        name.split("/labkit_lessons/")[1] for name in names if "/labkit_lessons/" in name
-    ]
-    assert not [n for n in lessons_files if Path(n).name.startswith(NOT_FOR_LEARNERS)]
-    assert {n for n in lessons_files if "/" not in n} == {"__init__.py"}
-    assert {n.split("/")[0] for n in lessons_files if "/" in n} == {
-        "lesson_00_start",
-        f"lesson_{LESSON}",
-    }
-    notebooks = [n for n in names if n.startswith("notebooks/") and n.endswith(".ipynb")]
-    assert sorted(Path(n).stem for n in notebooks) == [
-        "00_start",
-        LESSON,
-        "glossary",
-    ]
+@pytest.fixture(scope="module")
+def handed_out(released: Path) -> list[str]:
+    """The names of all files that learners get, also of those inside the wheel."""
+    return [name for name, _ in members(released / "learners")]
+
+
+@pytest.fixture(scope="module")
+def lessons_files(handed_out: list[str]) -> list[str]:
+    """The names of the files of lessons in the wheel, below labkit_lessons."""
+    return [name.split("/labkit_lessons/")[1] for name in handed_out if "/labkit_lessons/" in name]
+
+
+def test_handout_has_no_compiled_module(handed_out: list[str]) -> None:
+    assert [name for name in handed_out if name.endswith((".pyc", ".so"))] == []
+
+
+def test_handout_has_no_tests(handed_out: list[str]) -> None:
+    assert [name for name in handed_out if "tests/" in name] == []
+
+
+def test_handout_has_no_module_of_exercises(lessons_files: list[str]) -> None:
+    assert [n for n in lessons_files if Path(n).name.startswith(NOT_FOR_LEARNERS)] == []
+
+
+def test_handout_has_the_released_lessons_only(lessons_files: list[str]) -> None:
+    tops = {name.split("/")[0] for name in lessons_files}
+    assert tops == {"__init__.py", "lesson_00_start", f"lesson_{LESSON}"}
+
+
+def test_handout_has_the_notebooks_of_its_lessons(handed_out: list[str]) -> None:
+    notebooks = [n for n in handed_out if n.startswith("notebooks/") and n.endswith(".ipynb")]
+    assert sorted(Path(n).stem for n in notebooks) == ["00_start", LESSON, "glossary"]
 
 
 def test_learners_lab_judges_without_a_reference(released: Path) -> None:
@@ -359,13 +374,34 @@ def test_trying_a_stored_diagnosis_costs_time_and_memory(monkeypatch: pytest.Mon
     assert len(asked) == len(stored.ciphertexts) + 1
 
 
-def test_teacher_gets_model_answers_with_reasons(released: Path) -> None:
-    text = (released / "teacher" / "model_answers.html").read_text(encoding="utf-8")
-    assert "return ScalerState(scale=state.scale * config.backoff_factor, growth_tracker=0)" in text
-    assert "BEGIN SOLUTION" not in text
-    assert all(mistake.name in text for mistake in EXERCISES["scaling.advance"].mistakes)
-    assert "why people make it" in text
-    assert "autocast" not in text.split("<h2>")[1].split("</h2>")[0]
+@pytest.fixture(scope="module")
+def model_answers(released: Path) -> str:
+    """The page of model answers, for teachers."""
+    return (released / "teacher" / "model_answers.html").read_text(encoding="utf-8")
+
+
+def test_teacher_gets_solutions_without_their_marks(model_answers: str) -> None:
+    line = "return ScalerState(scale=state.scale * config.backoff_factor, growth_tracker=0)"
+    assert line in model_answers
+    assert "BEGIN SOLUTION" not in model_answers
+
+
+def test_teacher_gets_the_known_mistakes(model_answers: str) -> None:
+    mistakes = EXERCISES["scaling.advance"].mistakes
+    assert [mistake.name for mistake in mistakes if mistake.name not in model_answers] == []
+
+
+def test_teacher_gets_the_reasons_of_wrong_guesses(model_answers: str) -> None:
+    assert "why people make it" in model_answers
+
+
+def test_model_answers_are_of_the_released_lessons_only(model_answers: str) -> None:
+    points = sum(exercise.points for exercise in ASKED)
+    minutes = sum(exercise.minutes for exercise in ASKED)
+    assert re.findall("<h2>(.*?)</h2>", model_answers) == [
+        "00_start: 1 exercise, 3 minutes, 2 points",
+        f"{LESSON}: {len(ASKED)} exercises, {minutes} minutes, {points} points",
+    ]
 
 
 def test_a_missing_lesson_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -384,8 +420,7 @@ def test_lesson_06_can_be_solved_in_the_learners_lab(released: Path) -> None:
     notebook = json.loads(
         (released / "learners" / "notebooks" / f"{LESSON}.ipynb").read_text(encoding="utf-8")
     )
-    asked = [exercise for exercise in EXERCISES.values() if exercise.lesson == LESSON]
-    for exercise in asked:
+    for exercise in ASKED:
         (cell,) = [
             cell for cell in notebook["cells"] if exercise.tag in cell["metadata"].get("tags", ())
         ]
@@ -404,13 +439,12 @@ def test_lesson_06_can_be_solved_in_the_learners_lab(released: Path) -> None:
         print(sorted({o.ename for o in outputs if o.output_type == "error"}))
         """,
     )
-    assert said.splitlines() == [str(len(asked)), "[]"]
+    assert said.splitlines() == [str(len(ASKED)), "[]"]
 
 
 # --- nbgrader ---
 
 SEED = 11
-ASKED = [exercise for exercise in EXERCISES.values() if exercise.lesson == LESSON]
 
 
 def test_cell_of_tests_earns_what_grading_earns(capfd: pytest.CaptureFixture[str]) -> None:

@@ -523,7 +523,7 @@ def test_records_are_shown_until_a_run_begins():
     live.close()
 
 
-def test_the_record_shown_is_that_of_the_recipe_that_start_would_run():
+def test_the_record_shown_is_of_the_recipe_that_start_runs():
     live = LiveTraining("segmentation_small", "FP16", steps=30, device="cpu")
     c = live.forked_run
     fp32, static = (recorded("segmentation_small", recipe, 0) for recipe in ("FP32", "FP16 static"))

@@ -412,7 +412,7 @@ def test_a_step_whose_gradients_are_all_zero_says_so():
     assert "no finite gradient other than zero is left" in sentences(steps)["unscale"]
 
 
-def test_showing_passes_changes_neither_the_model_nor_random_numbers() -> None:
+def test_showing_passes_changes_no_model_and_no_random_numbers() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     inputs = torch.randn(8, 2)
     before = copy.deepcopy(model.state_dict())

@@ -298,7 +298,7 @@ def test_right_answers_of_the_quiz_have_different_places() -> None:
     assert max(map(places.count, range(4))) <= 4
 
 
-def test_a_question_without_its_answer_among_the_choices_is_refused() -> None:
+def test_a_question_whose_answer_is_no_choice_is_refused() -> None:
     with pytest.raises(ValueError, match="expected the answer among the choices"):
         QuizQuestion("1 + 1?", ("3", "4"), "2", "", "01_numbers")
 

@@ -293,7 +293,7 @@ def test_six_scalers_skip_by_their_rules():
     assert skips["apex"] < skips["torch"]
 
 
-def test_of_shipped_scalers_only_megatron_starts_above_the_safe_scales():
+def test_of_shipped_scalers_only_megatron_starts_too_high():
     presets = ScalerPresets()
     presets.alike = False
     assert [name for name, count in skips_of(presets).items() if count] == ["Megatron"]
