@@ -43,6 +43,7 @@ def notebook(shown: list[str], states: dict[str, Any] | None) -> dict[str, Any]:
 
 @pytest.fixture(params=[LargeFileManager, AsyncLargeFileManager])
 def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """Each manager of Jupyter's own server that reads files, with the lab's extension."""
     manager = request.param(root_dir=str(tmp_path))
     install_on(manager)
     return manager
@@ -59,6 +60,7 @@ def saved(manager: Any, content: dict[str, Any], path: str = "a.ipynb") -> dict[
 
 
 def kept(shown: list[str], states: dict[str, Any]) -> set[str]:
+    """Return the ids of the states that are kept of a notebook that shows these widgets."""
     content = notebook(shown, states)
     keep_shown_widgets({"type": "notebook", "content": content})
     return set(content["metadata"]["widgets"][STATES]["state"])
@@ -238,7 +240,7 @@ def test_server_runs_the_users_hook_and_ours_once(
 
 
 def read(manager: Any, path: str = "a.ipynb") -> list[dict[str, Any]]:
-    """What a page gets as the outputs of the cell."""
+    """Return what a page gets as the outputs of the cell."""
     found = manager.get(path)
     model = asyncio.run(found) if inspect.isawaitable(found) else found
     outputs: list[dict[str, Any]] = model["content"]["cells"][1]["outputs"]
