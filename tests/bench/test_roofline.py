@@ -117,6 +117,10 @@ def test_an_element_wise_operation_is_limited_by_bandwidth(roof):
     assert roof.bound(ElementwiseCase("hardswish", 10**9, FP32)) == "bandwidth"
 
 
+def test_the_bound_of_an_element_wise_operation_needs_no_product(roof):
+    assert roof.bound(ElementwiseCase("hardswish", 10**9, FP16)) == "bandwidth"
+
+
 @pytest.mark.parametrize(
     ("run", "share"),
     [

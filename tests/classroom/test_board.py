@@ -74,6 +74,18 @@ def test_of_two_journals_of_a_learner_the_later_answer_counts(tmp_path: Path) ->
     assert dict(found["bars"])["about three quarters"] == 0
 
 
+def test_the_question_answered_last_is_shown_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hours = (f"2026-01-01T1{hour}:00:00+00:00" for hour in range(4))
+    monkeypatch.setattr("labkit.records.journal.now", lambda: next(hours))
+    commit(tmp_path, "ada", QUESTION, "about a quarter")
+    commit(tmp_path, "ada", RULER, "0.02")
+    assert [found["id"] for found in guesses(tmp_path)] == [RULER, QUESTION]
+    commit(tmp_path, "bob", QUESTION, "about a quarter")
+    assert [found["id"] for found in guesses(tmp_path)] == [QUESTION, RULER]
+
+
 def test_numbers_are_counted_by_their_power_of_ten(tmp_path: Path) -> None:
     for learner, answer in (
         ("a", "0.02"),
@@ -162,6 +174,10 @@ def test_the_leader_board_comes_from_graded_rows(tmp_path: Path) -> None:
     path = kept(tmp_path)
     rows = [(place, name, points, size) for place, name, points, _, size in leaders(path)]
     assert rows == [(1, "bob", 8, 800), (2, "zoe", 8, 900), (3, "ada", 6, 400)]
+
+
+def test_the_leader_board_says_out_of_how_many_points(tmp_path: Path) -> None:
+    assert {out_of for _, _, _, out_of, _ in leaders(kept(tmp_path))} == {8}
 
 
 def test_a_learner_who_left_leaves_the_leader_board(tmp_path: Path) -> None:

@@ -102,6 +102,13 @@ def test_a_class_that_is_late_as_a_whole_is_doubted(tmp_path: Path) -> None:
     assert "all notebooks have the time 2026-12-03 18:00:00, as after a copy" in said
 
 
+def test_one_late_learner_alone_is_not_doubted(tmp_path: Path) -> None:
+    ones = [at(tmp_path, "ada", 3)]
+    rules = Rules(DUE, 10)
+    (said,) = words(ones, marks_of([row("ada")], lateness(ones, rules), 10, {}), rules)
+    assert said.startswith("late: 1 of 1 learners by up to 3 days")
+
+
 CANVAS = (
     "Student,ID,SIS Login ID,Section,01_numbers (4712),FP16 lab (4711),due\n"
     "Points Possible,,,,26,16,\n"
