@@ -251,13 +251,13 @@ def test_lab_opens_the_notebook_in_jupyterlab(monkeypatch, tmp_path):
     notebook.write_text("{}")
     calls = []
     monkeypatch.setattr(
-        os, "execve", lambda path, words, environment: calls.append((words, environment))
+        os, "execve", lambda path, words, variables: calls.append((words, variables))
     )
     # The replaced execve returns, so the command goes on to its way of starting a process.
     monkeypatch.setattr(subprocess, "call", lambda words, env: 0)
     cli.main(["lab", "--no-browser", "--port", "9999", str(notebook)])
-    ((words, environment),) = calls
-    assert environment == notebooks.lab_environment(os.environ)
+    ((words, variables),) = calls
+    assert variables == notebooks.lab_environment(os.environ)
     assert words[:3] == [sys.executable, "-m", "jupyterlab"]
     assert "--no-browser" in words
     assert "--ServerApp.port=9999" in words

@@ -21,12 +21,22 @@ from labkit.faults import Card, cards
 from labkit.instrument.report import Report
 from labkit.widgets.base.widget import LabWidget
 
+ROOT = Path(__file__).parents[1]
+GUIDES = ("docs/learners.md", "docs/teachers.md", "docs/practitioners.md", "docs/reading-path.md")
+OTHERS = (
+    "README.md CONTRIBUTING.md data/README.md docs/errors.md docs/widgets.md "
+    "docs/frameworks.md docs/testing.md"
+)
+PAGES = [ROOT / name for name in (*OTHERS.split(), *GUIDES)]
+README, LEARNERS, _, PRACTITIONERS, READING_PATH = (
+    (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", *GUIDES)
+)
+
 
 def test_guide_names_each_export_of_a_report() -> None:
     exports = [name for name in vars(Report) if name.startswith("to_")]
-    text = (ROOT / "docs" / "practitioners.md").read_text(encoding="utf-8")
     assert len(exports) >= 2
-    assert [name for name in exports if f".{name}(" not in text] == []
+    assert [name for name in exports if f".{name}(" not in PRACTITIONERS] == []
 
 
 CATALOGUE = catalogue.read_widgets()
@@ -82,18 +92,6 @@ def test_each_message_of_a_fault_leads_to_its_section(card: Card) -> None:
     text = errors.page()
     assert text.count(f"`labkit explain {card.id}`") == 1
     assert text.count(f"(#{card.id})") == len(card.errors)
-
-
-ROOT = Path(__file__).parents[1]
-GUIDES = ("docs/learners.md", "docs/teachers.md", "docs/practitioners.md", "docs/reading-path.md")
-OTHERS = (
-    "README.md CONTRIBUTING.md data/README.md docs/errors.md docs/widgets.md "
-    "docs/frameworks.md docs/testing.md"
-)
-PAGES = [ROOT / name for name in (*OTHERS.split(), *GUIDES)]
-README, LEARNERS, _, PRACTITIONERS, READING_PATH = (
-    (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", *GUIDES)
-)
 
 
 def test_script_of_the_readme_has_the_printed_diagnosis(
@@ -212,12 +210,17 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_to_a_file_and_to_a_heading(page: Path) -> None:
+def test_links_of_a_page_lead_to_files(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     links = re.findall(r"\]\((?!http)([^)#]+)\)|src(?:set)?=\"(?!http)([^\"]+)\"", text)
     assert [
         link for pair in links for link in pair if link and not (page.parent / link).exists()
     ] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_of_a_page_lead_to_headings(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
     sections = re.findall(r"\]\((?!http)([^)#]*)#([^)]+)\)", text)
     assert [
         (to, name) for to, name in sections if name not in anchors(page.parent / to if to else page)
@@ -227,16 +230,30 @@ def test_links_lead_to_a_file_and_to_a_heading(page: Path) -> None:
 LAYERS = ("formats", "interop", "gemm", "instrument", "amp", "train")
 
 
+READING_FILES = re.findall(r"^\d+\. `(labkit/[\w/]+\.py)`: .+$", READING_PATH, re.MULTILINE)
+READING_TEXTS = {file: (ROOT / file).read_text(encoding="utf-8") for file in READING_FILES}
+
+
+def test_reading_path_has_12_to_20_files() -> None:
+    assert 12 <= len(READING_FILES) <= 20
+    assert f"Read these {len(READING_FILES)} files" in READING_PATH
+
+
+def test_reading_path_names_no_file_twice() -> None:
+    assert len(set(READING_FILES)) == len(READING_FILES)
+
+
+def test_each_file_of_the_reading_path_has_a_header() -> None:
+    trees = {file: ast.parse(text) for file, text in READING_TEXTS.items()}
+    assert [file for file, tree in trees.items() if not ast.get_docstring(tree)] == []
+
+
 def test_reading_path_follows_the_course() -> None:
-    files = re.findall(r"^\d+\. `(labkit/[\w/]+\.py)`: .+$", READING_PATH, re.MULTILINE)
-    assert len(set(files)) >= 12
-    assert len(set(files)) == len(files)
-    assert len(files) <= 20
-    texts = {file: (ROOT / file).read_text(encoding="utf-8") for file in files}
-    assert [file for file, text in texts.items() if not ast.get_docstring(ast.parse(text))] == []
-    order = [LAYERS.index(Path(file).parts[1].removesuffix(".py")) for file in files]
+    order = [LAYERS.index(Path(file).parts[1].removesuffix(".py")) for file in READING_FILES]
     assert order == sorted(order)
-    assert f"Read these {len(files)} files" in READING_PATH
+
+
+def test_reading_path_states_the_lines_of_its_files() -> None:
     (stated,) = re.findall(r"They have ([\d,]+) lines", READING_PATH)
-    lines = sum(len(text.splitlines()) for text in texts.values())
+    lines = sum(len(text.splitlines()) for text in READING_TEXTS.values())
     assert int(stated.replace(",", "")) == pytest.approx(lines, rel=0.03)

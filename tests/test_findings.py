@@ -10,6 +10,9 @@ from labkit.instrument.report import from_plain
 def test_the_report_of_a_check_is_report_in_machine_and_clinic() -> None:
     assert machine.Report is clinic.Report
     assert clinic.Report is CheckReport
+
+
+def test_the_report_of_an_instrument_is_one_of_a_check() -> None:
     assert issubclass(instrument.Report, CheckReport)
 
 

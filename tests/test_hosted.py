@@ -118,6 +118,10 @@ def test_the_first_code_cell_gets_the_lab(published: dict[str, Any]) -> None:
     for notebook in published.values():
         code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
         assert code[0]["id"] == "get-the-lab"
+
+
+def test_published_notebooks_are_valid(published: dict[str, Any]) -> None:
+    for notebook in published.values():
         nbformat.validate(nbformat.from_dict(notebook))
 
 

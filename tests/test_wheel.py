@@ -130,6 +130,7 @@ def call(command: list[str], folder: Path, programs: Path | None = None) -> str:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The lab in an environment in a folder whose name has a blank."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout: which files belong to the lab is not known here")
     return Installed(tmp_path_factory.mktemp("far away"))
@@ -140,10 +141,14 @@ pytestmark = pytest.mark.timeout(600 * slowness())
 
 def test_wheel_has_data_and_notebooks_inside_of_the_package(installed: Installed) -> None:
     names = zipfile.ZipFile(installed.wheel).namelist()
-    assert len(names) == len(set(names))
     files = [*ROOT.glob("data/**/*.*"), *ROOT.glob("notebooks/*.ipynb")]
     expected = {f"labkit/{path.relative_to(ROOT).as_posix()}" for path in files}
     assert expected - set(names) == set()
+
+
+def test_wheel_has_no_file_twice(installed: Installed) -> None:
+    names = zipfile.ZipFile(installed.wheel).namelist()
+    assert sorted(set(names)) == sorted(names)
 
 
 def test_wheel_has_no_tests_and_no_folders_beside_the_packages(installed: Installed) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from labkit.classroom.class_pages import page
 from labkit.course import Lesson, cells_of, lessons, questions, solution_of
+from labkit.findings import counted
 from labkit.grading.exercise import Exercise
 from labkit.grading.grade import heading
 
@@ -58,11 +59,15 @@ def model_answers(exercises: Sequence[Exercise]) -> bytes:
     for lesson in lessons():
         own = [exercise for exercise in exercises if exercise.lesson == lesson.name]
         if own:
+            counts = {
+                "exercise": len(own),
+                "minute": sum(exercise.minutes for exercise in own),
+                "point": sum(exercise.points for exercise in own),
+            }
             parts.append(
                 {
                     "name": lesson.name,
-                    "minutes": sum(exercise.minutes for exercise in own),
-                    "points": sum(exercise.points for exercise in own),
+                    "summary": ", ".join(counted(count, what) for what, count in counts.items()),
                     "answers": [_model_answer(lesson, exercise) for exercise in own],
                     "predictions": _predictions(lesson),
                 }

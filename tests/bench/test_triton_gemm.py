@@ -61,18 +61,44 @@ def test_every_shape_and_layout_is_multiplied_right():
     assert done.stdout == "every product is right\n", done.stderr
 
 
-def test_without_triton_or_on_a_cpu_it_says_what_to_do(monkeypatch):
+@pytest.fixture
+def no_triton(monkeypatch):
+    """A torch without Triton."""
     monkeypatch.setattr(triton_gemm, "triton", None)
+
+
+@pytest.mark.usefixtures("no_triton")
+def test_without_triton_it_says_where_triton_comes_from():
     assert "comes with the CUDA builds of torch" in why_unavailable("cuda")
+
+
+@pytest.mark.usefixtures("no_triton")
+def test_without_triton_a_product_is_refused():
     with pytest.raises(RuntimeError, match="Triton is not installed"):
         matmul(torch.ones(16, 16).half(), torch.ones(16, 16).half())
-    with pytest.raises(
-        RuntimeError, match=r"Triton tiles 128x256x64, 3 ahead was not timed on cpu: Triton is"
-    ):
+
+
+@pytest.mark.usefixtures("no_triton")
+def test_without_triton_a_case_is_not_timed():
+    message = "Triton tiles 128x256x64, 3 ahead was not timed on cpu: Triton is"
+    with pytest.raises(RuntimeError, match=message):
         run_case(GemmCase(16, 16, 16, FP16, kernel=TILES[0].name))
+
+
+@pytest.fixture
+def with_triton(monkeypatch):
+    """A torch with Triton, which compiles: the interpreter is not asked for."""
     monkeypatch.setattr(triton_gemm, "triton", object())
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+
+
+@pytest.mark.usefixtures("with_triton")
+def test_on_a_cpu_it_says_how_to_interpret():
     assert "TRITON_INTERPRET=1" in why_unavailable("cpu")
+
+
+@pytest.mark.usefixtures("with_triton")
+def test_with_triton_a_gpu_can_be_timed():
     assert why_unavailable("cuda") == ""
 
 

@@ -22,7 +22,8 @@ def options(description: str, **defaults: Any) -> argparse.Namespace:
 
     Args:
         description: The help text, of which the first line is shown.
-        **defaults: An option and its default value, whose type is that of the option.
+        **defaults: An option and its default value, whose type is that of the option. A list takes
+            any number of words; False makes a flag.
     """
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     for name, default in defaults.items():

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from labkit.classroom.class_pages import addresses, feedback, report, write_feedback
-from labkit.classroom.failures import KINDS, equal_answers, failures, kind_of
+from labkit.classroom.failures import KINDS, OTHER, equal_answers, failures, kind_of
 from labkit.classroom.marks import marks_of
 from labkit.grading.results import GradeRow
 from tests.grading.hand_ins import ADVANCE, CLIP, SETUP, UNSCALE, code, graded, notebook, put
@@ -55,7 +55,10 @@ def test_the_most_frequent_failure_comes_first_with_a_sentence() -> None:
     assert first[:3] == ("2", "returned None (3 answers)", "scaling.advance, scaling.clip")
     assert "without `return` returns None" in first[3]
     assert second[1] == "left the starter (1 answer)"
-    assert len({kind.sentence for kind in KINDS}) == len(KINDS)
+
+
+def test_every_kind_of_failure_has_a_sentence_of_its_own() -> None:
+    assert len({kind.sentence for kind in (*KINDS, OTHER)}) == len(KINDS) + 1
 
 
 LONG = "def f(x):\n    total = 0\n" + "".join(f"    total = total * {n} + x\n" for n in range(9))

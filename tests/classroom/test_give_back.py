@@ -75,19 +75,22 @@ def rows() -> list[GradeRow]:
     ]
 
 
+SAID = {("zoë müller", ID): TeacherComment(5.5, "Nearly <there>.")}
+
+
 def test_feedback_page_has_the_mistake_and_the_comments(rows: list[GradeRow]) -> None:
-    said = {("zoë müller", ID): TeacherComment(5.5, "Nearly <there>.")}
-    marks = marks_of(rows[:2], {}, 0, said)
+    marks = marks_of(rows[:2], {}, 0, SAID)
     text = feedback("Zoë Müller", marks, TeacherComment(None, "Good work.")).decode()
     assert "A known mistake (grows one step late)" in text
     assert "found_inf" in text
     assert "5.5 of 8 points, earned 3; set by your teacher" in text
     assert "Nearly &lt;there&gt;." in text
     assert "Good work." in text
-    assert total(marks) == (
-        5.5 + EXERCISES["recipes.epsilon"].points,
-        8 + EXERCISES["recipes.epsilon"].points,
-    )
+
+
+def test_the_total_takes_the_points_that_a_teacher_set(rows: list[GradeRow]) -> None:
+    epsilon = EXERCISES["recipes.epsilon"].points
+    assert total(marks_of(rows[:2], {}, 0, SAID)) == (5.5 + epsilon, 8 + epsilon)
 
 
 @pytest.fixture
@@ -126,7 +129,9 @@ def test_learner_reads_only_name_and_points_of_a_hidden_check() -> None:
     assert told[0]["rows"]
 
 
-def test_the_class_page_counts_what_learners_did(rows: list[GradeRow], tmp_path: Path) -> None:
+@pytest.fixture
+def class_page(rows: list[GradeRow], tmp_path: Path) -> str:
+    """The page of a class of which one learner's journal is known, and a remark."""
     lines = [
         {
             "kind": "prediction",
@@ -157,17 +162,34 @@ def test_the_class_page_counts_what_learners_did(rows: list[GradeRow], tmp_path:
         },
     ]
     journal = put(tmp_path / JOURNAL, "\n".join(json.dumps(line) for line in lines) + "\n")
-    text = report(marks_of(rows, {}, 0, {}), [journal], ["carl handed nothing in"]).decode()
-    assert "carl handed nothing in" in text
-    advance = text.split(f"({ID})</td>")[1].split("</tr>")[0]
-    assert "1 of 3 (33%)" in advance
-    assert "7 (1 known)" in advance
+    return report(marks_of(rows, {}, 0, {}), [journal], ["carl handed nothing in"]).decode()
+
+
+def test_the_class_page_has_the_remarks(class_page: str) -> None:
+    assert "carl handed nothing in" in class_page
+
+
+def test_the_class_page_counts_who_solved_an_exercise(class_page: str) -> None:
+    assert "1 of 3 (33%)" in class_page.split(f"({ID})</td>")[1].split("</tr>")[0]
+
+
+def test_minutes_end_with_the_first_best_check(class_page: str) -> None:
+    assert "7 (1 known)" in class_page.split(f"({ID})</td>")[1].split("</tr>")[0]
+
+
+def test_the_class_page_counts_known_mistakes(class_page: str) -> None:
     assert (
         f"<td>2</td><td>grows one step late ({ID})</td><td>this is what comparing the tracker"
-        in text
+        in class_page
     )
-    assert "a guess" in text
-    names = text.split("a name that was not defined</h2>")[1].split("<h2>")[0]
+
+
+def test_the_class_page_has_the_predictions(class_page: str) -> None:
+    assert "a guess" in class_page
+
+
+def test_the_class_page_lists_undefined_names(class_page: str) -> None:
+    names = class_page.split("a name that was not defined</h2>")[1].split("<h2>")[0]
     assert "<td>ada</td>" in names
     assert "torch_lightning" in names
     assert "bob" not in names
@@ -177,6 +199,10 @@ def test_class_page_without_journals_says_so_once(rows: list[GradeRow]) -> None:
     text = report(marks_of(rows, {}, 0, {}), []).decode()
     assert text.count("No journal was handed in") == 1
     assert "<td>unknown</td>" in text
+
+
+def test_every_table_of_the_class_page_can_scroll(class_page: str) -> None:
+    text = class_page
     assert text.count('<div class="scroll" tabindex="0"><table>') == text.count("<table>") > 1
 
 
@@ -192,13 +218,35 @@ def test_lateness_costs_by_the_day_begun(rows: list[GradeRow]) -> None:
     assert marks["Zoë Müller", "recipes.epsilon"] == 1.0
 
 
-def test_line_of_a_teacher_is_read_as_excel_writes_it(rows: list[GradeRow], tmp_path: Path) -> None:
-    head = "student;exercise;points;comment\r\n"
-    text = f"{head}ZOË Müller;scaling.advance;4,5;fein\r\ncarl;;;wo?\r\n"
-    said = read_comments(put(tmp_path / "m.csv", text.encode("utf-8-sig")))
-    assert said["ZOË Müller", ID] == TeacherComment(4.5, "fein")
-    assert [mark.points for mark in marks_of(rows[:1], {}, 0, said)] == [4.5]
-    assert unused(said, rows) == ["no row for 'carl': your comment is unused"]
+COMMENTS = "student;exercise;points;comment\r\n"
+
+
+@pytest.fixture
+def excel_comments(tmp_path: Path) -> dict[tuple[str, str], TeacherComment]:
+    """Two comments as Excel writes them: a BOM, semicolons, and a comma in a number."""
+    text = f"{COMMENTS}ZOË Müller;scaling.advance;4,5;fein\r\ncarl;;;wo?\r\n"
+    return read_comments(put(tmp_path / "m.csv", text.encode("utf-8-sig")))
+
+
+def test_line_of_a_teacher_is_read_as_excel_writes_it(
+    excel_comments: dict[tuple[str, str], TeacherComment],
+) -> None:
+    assert excel_comments["ZOË Müller", ID] == TeacherComment(4.5, "fein")
+
+
+def test_a_comment_is_for_its_learner_in_other_capitals(
+    rows: list[GradeRow], excel_comments: dict[tuple[str, str], TeacherComment]
+) -> None:
+    assert [mark.points for mark in marks_of(rows[:1], {}, 0, excel_comments)] == [4.5]
+
+
+def test_a_comment_for_nobody_is_reported(
+    rows: list[GradeRow], excel_comments: dict[tuple[str, str], TeacherComment]
+) -> None:
+    assert unused(excel_comments, rows) == ["no row for 'carl': your comment is unused"]
+
+
+def test_a_wrong_line_of_a_teacher_is_refused(tmp_path: Path) -> None:
     for line, says in (
         ("ada;scaling.advance;many;", "line 2: 'many' is not a number of points"),
         ("ada;scaling.advanced;1;", "line 2: the exercise 'scaling.advanced' does not exist"),
@@ -208,7 +256,7 @@ def test_line_of_a_teacher_is_read_as_excel_writes_it(rows: list[GradeRow], tmp_
         ("ada;;;a\nada;;;b", "line 3: 'ada' has an earlier line for all work"),
     ):
         with pytest.raises(ValueError, match=says):
-            read_comments(put(tmp_path / "m.csv", f"{head}{line}\n"))
+            read_comments(put(tmp_path / "m.csv", f"{COMMENTS}{line}\n"))
 
 
 def test_the_most_exact_of_two_comments_counts() -> None:
@@ -229,20 +277,41 @@ def at(folder: Path, name: str, when: float) -> Submission:
     return Submission(Path(name).parts[0], path.name, path)
 
 
-def test_last_of_several_notebooks_counts(tmp_path: Path) -> None:
-    due = due_time("2026-11-30")
-    early, last, late = (
-        at(tmp_path, f"ada/{n}.ipynb", due + h * 3600)
-        for n, h in (("a", -30), ("b", -1), ("c", 25))
-    )
-    only_late = at(tmp_path, "bob/x.ipynb", due + 25 * 3600)
-    everything = [early, last, late, only_late]
-    assert attempts(everything, "last", due) == [[last, only_late]]
-    assert attempts(everything, "last") == [[late, only_late]]
-    assert attempts(everything, "best", due) == [[last, only_late], [early]]
-    assert attempts(everything, None, due) == [everything]
-    assert [late_days(one, due) for one in (early, last, late)] == [0, 0, 2]
-    assert late_days(late, None) == 0
+DUE = due_time("2026-11-30")
+
+
+@pytest.fixture
+def handed_in(tmp_path: Path) -> list[Submission]:
+    """Three notebooks of Ada, the third after the deadline, and a late one of Bob."""
+    hours = {"ada/a.ipynb": -30, "ada/b.ipynb": -1, "ada/c.ipynb": 25, "bob/x.ipynb": 25}
+    return [at(tmp_path, name, DUE + late * 3600) for name, late in hours.items()]
+
+
+def test_last_notebook_in_time_counts(handed_in: list[Submission]) -> None:
+    _, last, _, only_late = handed_in
+    assert attempts(handed_in, "last", DUE) == [[last, only_late]]
+
+
+def test_last_notebook_counts_without_a_deadline(handed_in: list[Submission]) -> None:
+    *_, late, only_late = handed_in
+    assert attempts(handed_in, "last") == [[late, only_late]]
+
+
+def test_each_notebook_in_time_is_tried_for_the_best(handed_in: list[Submission]) -> None:
+    early, last, _, only_late = handed_in
+    assert attempts(handed_in, "best", DUE) == [[last, only_late], [early]]
+
+
+def test_all_notebooks_count_where_nothing_is_chosen(handed_in: list[Submission]) -> None:
+    assert attempts(handed_in, None, DUE) == [handed_in]
+
+
+def test_a_late_day_counts_once_begun(handed_in: list[Submission]) -> None:
+    assert [late_days(one, DUE) for one in handed_in] == [0, 0, 2, 2]
+
+
+def test_nothing_is_late_without_a_deadline(handed_in: list[Submission]) -> None:
+    assert [late_days(one, None) for one in handed_in] == [0, 0, 0, 0]
 
 
 def test_best_of_takes_the_best_row_of_each_exercise() -> None:
@@ -256,7 +325,7 @@ def test_best_of_takes_the_best_row_of_each_exercise() -> None:
     assert [(row.notebook, row.points) for row in best_of([first, second])] == [("a", 8), ("b", 10)]
 
 
-def test_canvas_and_moodle_get_their_own_table_back(rows: list[GradeRow], tmp_path: Path) -> None:
+def test_canvas_gets_its_own_table_back(rows: list[GradeRow], tmp_path: Path) -> None:
     canvas = (
         '\ufeffStudent,ID,SIS Login ID,Section\nPoints Possible,,,\n"Müller, Zoë",77,zoe,1\n'
         '"Carl, C",78,carl,1\n'
@@ -274,6 +343,9 @@ def test_canvas_and_moodle_get_their_own_table_back(rows: list[GradeRow], tmp_pa
     assert zoe["ID"] == "77"
     assert zoe["Student"] == "Müller, Zoë"
     assert notices(roster, ["müllerzoë_77"]) == ["Carl, C handed nothing in"]
+
+
+def test_moodle_gets_its_own_table_back(rows: list[GradeRow], tmp_path: Path) -> None:
     moodle = "Identifier,Full name,Email address,Status,Grade,Maximum Grade,Feedback comments\n"
     roster = read_roster(
         put(
@@ -288,7 +360,7 @@ def test_canvas_and_moodle_get_their_own_table_back(rows: list[GradeRow], tmp_pa
     )
     (line,) = read_table(tmp_path / "out.csv")
     assert line["Grade"] == "37.50", "in Moodle's own scale"
-    assert line["Feedback comments"] == "3 of 8 points", "in Moodle's own scale"
+    assert line["Feedback comments"] == "3 of 8 points"
     assert list(line)[:3] == ["Identifier", "Full name", "Email address"]
 
 
@@ -301,11 +373,19 @@ def test_plain_roster_with_semicolons_is_found_by_any_cell(tmp_path: Path) -> No
         "dan is on no line of the roster",
     ]
     assert notices(roster, ["zoë müller", "Ada", "ADA2", "dan"]) == said
+
+
+def test_a_roster_without_learners_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has no learners"):
         read_roster(put(tmp_path / "r.csv", "name\n"))
 
 
-def test_archives_of_each_platform_become_learners(tmp_path: Path) -> None:
+@pytest.fixture
+def unpacked(tmp_path: Path) -> list[Submission]:
+    """What is found in an archive of Canvas, one of Moodle and one of a teacher.
+
+    One file leads out of its archive, and one archive in an archive is damaged.
+    """
     inner = archive({f"work/{NOTEBOOK}": WORK})
     canvas = put(
         tmp_path / "canvas.zip",
@@ -331,8 +411,11 @@ def test_archives_of_each_platform_become_learners(tmp_path: Path) -> None:
     around = put(
         tmp_path / "class.zip", archive({"class/dan/x.ipynb": WORK, "class/fay.ipynb": WORK})
     )
-    found = find(*unpack_archives([canvas, moodle, around], tmp_path / "out"))
-    assert {(one.student, Path(one.notebook).name) for one in found} == {
+    return find(*unpack_archives([canvas, moodle, around], tmp_path / "out"))
+
+
+def test_archives_of_each_platform_become_learners(unpacked: list[Submission]) -> None:
+    assert {(one.student, Path(one.notebook).name) for one in unpacked} == {
         ("muellerzoe_77", NOTEBOOK),
         ("carlc_78", "06_loss_scaling-1.ipynb"),
         ("Zoë Müller_1", NOTEBOOK),
@@ -342,12 +425,24 @@ def test_archives_of_each_platform_become_learners(tmp_path: Path) -> None:
         ("fay", "fay.ipynb"),
         ("evil", "evil.ipynb"),
     }
+
+
+def test_a_file_that_leads_out_of_its_archive_is_not_written(
+    unpacked: list[Submission], tmp_path: Path
+) -> None:
+    (evil,) = [one for one in unpacked if one.student == "evil"]
+    assert "leads out of the archive" in evil.problem
     assert not list(tmp_path.glob("**/evil*"))
-    refused = {one.student: one.problem for one in found if one.problem}
-    assert "leads out of the archive" in refused["evil"]
-    assert "cannot be unpacked" in refused["Eve_3"]
-    carl = next(one for one in found if one.student == "carlc_78")
-    assert late_days(carl, due_time("2026-12-24")) == 1, "Canvas says so"
+
+
+def test_a_damaged_archive_in_an_archive_is_reported(unpacked: list[Submission]) -> None:
+    (eve,) = [one for one in unpacked if one.student == "Eve_3"]
+    assert "cannot be unpacked" in eve.problem
+
+
+def test_what_canvas_calls_late_is_late(unpacked: list[Submission]) -> None:
+    (carl,) = [one for one in unpacked if one.student == "carlc_78"]
+    assert late_days(carl, due_time("2999-12-24")) == 1
 
 
 def test_a_named_archive_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
@@ -405,9 +500,7 @@ def test_an_unreadable_archive_named_like_an_export_is_reported(tmp_path: Path) 
 def test_a_second_grading_runs_only_what_changed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Grade a class with points that its teacher set, and again after one notebook changed. Wrong
-    options stop the command.
-    """
+    """Grade a class with points that its teacher set, and again after one notebook changed."""
     folder = tmp_path / "Übung 6"
     put(folder / "Zoë" / NOTEBOOK, notebook(*solved()))
     put(folder / "Émile" / NOTEBOOK, notebook(code(ADVANCE, ID), code("1/0")))
@@ -445,12 +538,20 @@ def test_a_second_grading_runs_only_what_changed(
     assert "7 of 10 points, earned 10; set by your teacher" in (
         tmp_path / "back" / "Zoë.html"
     ).read_text("utf-8")
-    for more, says in (
-        (["--late", "10"], "needs --due"),
-        (["--roster", str(tmp_path / "none.csv")], "none.csv"),
-    ):
-        assert main([*words, *more]) == 2
-        assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [(["--late", "10"], "needs --due"), (["--roster", "none.csv"], "none.csv")],
+)
+def test_a_wrong_option_stops_a_grading_before_it_starts(
+    options: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(tmp_path / "class" / "ada" / NOTEBOOK, WORK)
+    words = ["grade", str(tmp_path / "class"), "--csv", str(tmp_path / "g.csv")]
+    assert main([*words, *options]) == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "g.csv").exists()
 
 
 # --- tables: a guard against formulas is taken off again ---

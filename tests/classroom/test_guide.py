@@ -4,6 +4,7 @@ import re
 import shlex
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from labkit.cli import COMMANDS, main, parser_of
 from labkit.course import COURSE, Lesson, notebook_of, solution_of, text_of
 from labkit.grading import EXERCISES
-from labkit.grading.exercises import _all, exercises_of
+from labkit.grading.exercises import exercises_of
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "teachers.md").read_text(encoding="utf-8")
@@ -50,57 +51,73 @@ def test_every_exercise_of_the_guide_exists() -> None:
     assert named <= set(EXERCISES)
 
 
-def test_the_lesson_of_the_guide_is_graded_released_and_listed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+# The guide's lesson of one's own: its text, and its exercises.
+LESSON, LESSONS_EXERCISES = (block.split("```")[0] for block in GUIDE.split("```python\n")[1:3])
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of the guide's lesson, which is removed from the process after the test."""
     monkeypatch.setenv(COURSE, "")
-    text, exercises = (block.split("```")[0] for block in GUIDE.split("```python\n")[1:3])
     folder = tmp_path / "lesson_20_powers"
     folder.mkdir()
-    (folder / "lesson.py").write_text(text, encoding="utf-8")
-    (folder / "exercises.py").write_text(exercises, encoding="utf-8")
+    (folder / "lesson.py").write_text(LESSON, encoding="utf-8")
+    (folder / "exercises.py").write_text(LESSONS_EXERCISES, encoding="utf-8")
     (folder / "hints.toml").write_text(
         '"powers.floor" = ["the first", "the second", "the third"]\n', encoding="utf-8"
     )
-    assert main(["exercises", "--course", str(folder)]) == 0
-    assert (
-        "powers.floor,20_powers,The power below,my_floor,1,5,2,0,any number,one too high; one "
-        "too low" in (capsys.readouterr().out.splitlines())
+    yield folder
+    for name in [name for name in sys.modules if name.startswith("labkit_lessons.lesson_20")]:
+        del sys.modules[name]
+    package = sys.modules["labkit_lessons"]
+    package.__path__ = [path for path in package.__path__ if path != str(tmp_path)]
+    exercises_of.cache_clear()
+
+
+def test_the_lesson_of_the_guide_is_listed(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["exercises", "--course", str(own)]) == 0
+    line = (
+        "powers.floor,20_powers,The power below,my_floor,1,5,2,0,any number,one too high; one too"
+        " low"
     )
+    assert line in capsys.readouterr().out.splitlines()
+
+
+def test_the_lesson_of_the_guide_is_graded(own: Path, tmp_path: Path) -> None:
     handed_in = tmp_path / "in" / "ada" / "20_powers.ipynb"
     handed_in.parent.mkdir(parents=True)
-    handed_in.write_text(text_of(notebook_of(Lesson(folder), solution_of)), encoding="utf-8")
+    handed_in.write_text(text_of(notebook_of(Lesson(own), solution_of)), encoding="utf-8")
     grades = tmp_path / "grades.csv"
-    assert (
-        main(["grade", str(handed_in.parents[1]), "--csv", str(grades), "--course", str(folder)])
-        == 0
-    )
-    assert (
-        grades.read_text(encoding="utf-8")
-        .splitlines()[1]
-        .startswith("ada,20_powers.ipynb,powers.floor,2,2,")
-    )
-    (folder / "__init__.py").write_text("from math import pi\n", encoding="utf-8")
+    command = ["grade", str(handed_in.parents[1]), "--csv", str(grades), "--course", str(own)]
+    assert main(command) == 0
+    _, line = grades.read_text(encoding="utf-8").splitlines()
+    assert line.startswith("ada,20_powers.ipynb,powers.floor,2,2,")
+
+
+def test_the_lesson_of_the_guide_is_released_without_copies(own: Path, tmp_path: Path) -> None:
+    (own / "__init__.py").write_text("from math import pi\n", encoding="utf-8")
     # Copies of the text, as editors and Jupyter leave them, must not be released.
     for copy in ("lesson.ipynb", "lesson.py~", "exercises_old.py", "solved.ipynb"):
-        (folder / copy).write_text(text, encoding="utf-8")
-    assert main(["release", str(tmp_path / "out"), "--lessons", "20", "--course", str(folder)]) == 0
+        (own / copy).write_text(LESSON, encoding="utf-8")
+    assert main(["release", str(tmp_path / "out"), "--lessons", "20", "--course", str(own)]) == 0
     with zipfile.ZipFile(next((tmp_path / "out" / "learners").glob("*.whl"))) as wheel:
-        own = {name for name in wheel.namelist() if "20_powers" in name}
+        released = {name for name in wheel.namelist() if "20_powers" in name}
     place = "labkit_lessons/lesson_20_powers"
-    assert own == {
+    assert released == {
         "labkit/notebooks/20_powers.ipynb",
         f"{place}/__init__.py",
         f"{place}/hints.toml",
         f"{place}/judge.pkl.gz",
     }
-    (folder / "exercises.py").write_text(
-        exercises.replace("my_floor(x) - 1", "my_floor(x)"), encoding="utf-8"
-    )
-    for cached in (exercises_of, _all):
-        cached.cache_clear()
-    del sys.modules["labkit_lessons.lesson_20_powers.exercises"]
-    assert main(["exercises", "--course", str(folder)]) == 1
+
+
+def test_a_mistake_that_equals_the_reference_is_named(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = LESSONS_EXERCISES.replace("my_floor(x) - 1", "my_floor(x)")
+    assert text != LESSONS_EXERCISES
+    (own / "exercises.py").write_text(text, encoding="utf-8")
+    assert main(["exercises", "--course", str(own)]) == 1
     assert (
         "exercise powers.floor: the mistake 'one too low' equals the reference"
         in capsys.readouterr().err

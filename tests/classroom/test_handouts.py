@@ -6,6 +6,7 @@ import sys
 import sysconfig
 import venv
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -93,14 +94,17 @@ class Class:
         return wheel
 
     def install(self, wheel: Path) -> str:
+        """Install a wheel into the learner's environment; return what pip prints."""
         pip = ("-m", "pip", "--python", str(self.programs / "python"), "--no-cache-dir")
         options = ("--disable-pip-version-check", "install", "--no-deps", "--no-index")
         return self.call(sys.executable, *pip, *options, f"{wheel.name}[lab]", folder=wheel.parent)
 
     def lab(self) -> str:
+        """Open the lab in the learner's folder; return what it prints."""
         return self.call(str(self.programs / "labkit"), "lab", "mine", "--no-browser")
 
     def points(self) -> str:
+        """Return the points that a right answer to the exercise of the lesson gets."""
         return self.call(str(self.programs / "python"), "-c", RIGHT, LABKIT_ANSWERS="off")
 
     def call(self, *command: str, folder: Path | None = None, **variables: str) -> str:
@@ -128,47 +132,118 @@ def judge_of(wheel: Path, lesson: str) -> bytes:
         return archive.read(name)
 
 
-@pytest.mark.timeout(600 * slowness())
-def test_corrected_check_arrives_with_the_second_handout(tmp_path: Path) -> None:
-    room = Class(tmp_path)
-    first = room.release("00", "20")
-    kept = first.read_bytes()
+pytestmark = pytest.mark.timeout(600 * slowness())
+
+
+@dataclass
+class Weeks:
+    """What a teacher released and what a learner saw over two weeks.
+
+    Attributes:
+        room: The teacher and the learner.
+        first: The wheel of week one, as it was released.
+        second: The wheel of week two, with a corrected check and one more lesson.
+        first_lab: What `labkit lab` printed with the first wheel.
+        first_points: The points of a right answer with the first wheel.
+        pip: What pip printed when it installed the second wheel.
+        second_lab: What `labkit lab` printed with the second wheel.
+        second_points: The points of a right answer with the second wheel.
+    """
+
+    room: Class
+    first: Path
+    second: Path
+    first_lab: str
+    first_points: str
+    pip: str
+    second_lab: str
+    second_points: str
+
+    @property
+    def mine(self) -> Path:
+        """The learner's folder."""
+        return self.room.folder / "mine"
+
+    @property
+    def version(self) -> str:
+        """The version of the second wheel."""
+        return self.second.name.split("-")[1]
+
+
+@pytest.fixture(scope="module")
+def weeks(tmp_path_factory: pytest.TempPathFactory) -> Weeks:
+    """Two weeks of a class; the check of week one is wrong, and is corrected in week two."""
+    room = Class(tmp_path_factory.mktemp("class"))
+    released = room.release("00", "20")
+    # The next release moves its wheel.
+    first = room.folder / released.name
+    first.write_bytes(released.read_bytes())
     room.install(first)
-    said = room.lab()
-    assert "3 new" in said
-    assert said.splitlines()[-1] == "JupyterLab starts"
-    assert room.points() == "0\n", "the check of week one is wrong"
-    (tmp_path / "mine" / "20_powers.ipynb").write_text("my work")
+    first_lab = room.lab()
+    first_points = room.points()
+    (room.folder / "mine" / "20_powers.ipynb").write_text("my work")
 
     corrected = TEXT.replace("frexp(x)[1]", "frexp(x)[1] - 1")
     (room.lesson / "lesson.py").write_text(corrected, encoding="utf-8")
     second = room.release("00", "01", "20")
-    assert second.name != first.name
-    (tmp_path / "first.whl").write_bytes(kept)
-    assert judge_of(second, "00_start") == judge_of(tmp_path / "first.whl", "00_start")
-    assert "already installed" not in room.install(second)
-    said = room.lab()
-    assert "1 kept, 1 new, 2 the same" in said
-    version = second.name.split("-")[1]
-    assert f"This lab is {handout_of(version)} (labkit {version})." in said
-    assert "later" not in said
-    assert room.points() == "2\n"
-    assert (tmp_path / "mine" / "20_powers.ipynb").read_text() == "my work"
-    assert (tmp_path / "mine" / "01_numbers.ipynb").is_file()
+    pip = room.install(second)
+    return Weeks(room, first, second, first_lab, first_points, pip, room.lab(), room.points())
 
-    again = room.release("00", "01", "20")
-    assert again == second, "equal content is one version"
-    (old,) = (room.handout / "earlier").glob("*+class*.whl")
-    assert old.name == first.name
-    assert old.read_bytes() == kept
-    assert len(list((room.handout / "teacher").glob("*.whl"))) == 1
 
-    room.install(old)
-    said = room.lab()
-    assert "! The notebooks in" in said
-    assert f"(labkit {version})" in said
-    assert "install the wheel of that handout" in said
-    assert version_of_copies(tmp_path / "mine") == version
+def test_the_first_handout_opens_the_lab_with_its_notebooks(weeks: Weeks) -> None:
+    assert "3 new" in weeks.first_lab
+    assert weeks.first_lab.splitlines()[-1] == "JupyterLab starts"
+
+
+def test_corrected_check_arrives_with_the_second_handout(weeks: Weeks) -> None:
+    assert weeks.second.name != weeks.first.name
+    assert "already installed" not in weeks.pip
+    assert (weeks.first_points, weeks.second_points) == ("0\n", "2\n")
+
+
+def test_the_second_handout_keeps_the_learners_work(weeks: Weeks) -> None:
+    assert "1 kept, 1 new, 2 the same" in weeks.second_lab
+    assert (weeks.mine / "20_powers.ipynb").read_text() == "my work"
+    assert (weeks.mine / "01_numbers.ipynb").is_file()
+
+
+def test_the_lab_names_the_handout_that_it_is(weeks: Weeks) -> None:
+    version = weeks.version
+    assert f"This lab is {handout_of(version)} (labkit {version})." in weeks.second_lab
+
+
+def test_an_unchanged_lesson_has_the_same_judge_in_both_handouts(weeks: Weeks) -> None:
+    assert judge_of(weeks.second, "00_start") == judge_of(weeks.first, "00_start")
+
+
+def test_equal_content_is_one_version(weeks: Weeks) -> None:
+    assert weeks.room.release("00", "01", "20") == weeks.second
+    assert len(list((weeks.room.handout / "teacher").glob("*.whl"))) == 1
+
+
+def test_the_wheel_of_the_first_handout_is_kept(weeks: Weeks) -> None:
+    (old,) = (weeks.room.handout / "earlier").glob("*+class*.whl")
+    assert old.name == weeks.first.name
+    assert old.read_bytes() == weeks.first.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def older_lab(weeks: Weeks) -> str:
+    """What `labkit lab` prints once the first wheel is installed again."""
+    weeks.room.install(weeks.first)
+    return weeks.room.lab()
+
+
+def test_an_older_handout_warns_of_later_notebooks(weeks: Weeks, older_lab: str) -> None:
+    assert "! The notebooks in" not in weeks.second_lab
+    assert "! The notebooks in" in older_lab
+    assert f"(labkit {weeks.version})" in older_lab
+    assert "install the wheel of that handout" in older_lab
+
+
+@pytest.mark.usefixtures("older_lab")
+def test_an_older_handout_leaves_the_later_notebooks(weeks: Weeks) -> None:
+    assert version_of_copies(weeks.mine) == weeks.version
 
 
 def test_a_checkout_keeps_the_plain_version() -> None:

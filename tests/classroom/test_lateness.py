@@ -78,7 +78,11 @@ def test_the_screen_says_what_lateness_takes_from_the_class(tmp_path: Path) -> N
     marks = marks_of(rows, lateness(ones, rules), 10, kept)
     said = words(ones, marks, rules)
     assert said == ["late: 2 of 3 learners by up to 56 days, which takes 8 of 8 points"]
-    assert words(ones, marks, Rules()) == []
+
+
+def test_without_a_deadline_nothing_is_said_of_lateness(tmp_path: Path) -> None:
+    ones = [at(tmp_path, "ada", 56)]
+    assert words(ones, marks_of([row("ada")], {}, 10, {}), Rules()) == []
 
 
 def test_the_screen_says_what_one_learners_deadline_takes(tmp_path: Path) -> None:
@@ -96,6 +100,13 @@ def test_a_class_that_is_late_as_a_whole_is_doubted(tmp_path: Path) -> None:
     said = " ".join(words(ones, marks, rules))
     assert "all learners are late: is --due right?" in said
     assert "all notebooks have the time 2026-12-03 18:00:00, as after a copy" in said
+
+
+def test_one_late_learner_alone_is_not_doubted(tmp_path: Path) -> None:
+    ones = [at(tmp_path, "ada", 3)]
+    rules = Rules(DUE, 10)
+    (said,) = words(ones, marks_of([row("ada")], lateness(ones, rules), 10, {}), rules)
+    assert said.startswith("late: 1 of 1 learners by up to 3 days")
 
 
 CANVAS = (
@@ -131,6 +142,11 @@ def test_a_column_of_the_teachers_gets_the_sum_alone(tmp_path: Path) -> None:
     assert possible["FP16 lab (4711)"] == "16"
     assert carl["FP16 lab (4711)"] == ""
     assert "06_loss_scaling" not in zoe
+
+
+def test_a_column_that_the_roster_lacks_is_refused(tmp_path: Path) -> None:
+    roster = read_roster(put(tmp_path / "r.csv", CANVAS))
+    marks = marks_of([row("müllerzoë_77", 5)], {}, 0, {})
     with pytest.raises(ValueError, match="the roster has no column 'FP16 lab' for --column"):
         write_gradebook(tmp_path / "out.csv", marks, roster, "FP16 lab")
 
@@ -157,9 +173,9 @@ def test_the_command_counts_late_days(tmp_path: Path, capsys: pytest.CaptureFixt
     for name, days in (("ada", 1.5), ("bob", -1)):
         path = put(tmp_path / "class" / name / NOTEBOOK, notebook(*solved()))
         os.utime(path, (DUE + days * DAY, DUE + days * DAY))
-    words = ["grade", str(tmp_path / "class"), "--csv", str(tmp_path / "g.csv")]
-    words += ["--due", "2026-11-30T18:00", "--late", "30", "--late-cap", "50"]
-    assert main(words) == 0
+    command = ["grade", str(tmp_path / "class"), "--csv", str(tmp_path / "g.csv")]
+    command += ["--due", "2026-11-30T18:00", "--late", "30", "--late-cap", "50"]
+    assert main(command) == 0
     said = capsys.readouterr().err
     assert "[1/2]" in said
     assert "ada: 50 of 50 in 06_loss_scaling" in said
@@ -179,8 +195,8 @@ def test_an_option_of_lateness_or_of_tables_is_refused(
     options: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put(tmp_path / "class" / "ada" / NOTEBOOK, notebook(*solved()))
-    words = ["grade", str(tmp_path / "class"), "--csv", str(tmp_path / "g.csv")]
-    assert main([*words, "--due", "2026-11-30T18:00", *options]) == 2
+    command = ["grade", str(tmp_path / "class"), "--csv", str(tmp_path / "g.csv")]
+    assert main([*command, "--due", "2026-11-30T18:00", *options]) == 2
     assert says in capsys.readouterr().err
     assert not (tmp_path / "g.csv").exists()
 

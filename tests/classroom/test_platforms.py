@@ -131,7 +131,7 @@ def test_a_submission_is_graded_as_by_labkit_grade(tmp_path):
 
 
 def test_a_renamed_notebook_is_graded_by_its_cells(tmp_path):
-    """A browser names the second download of a notebook so."""
+    """Browsers number the second download of a notebook."""
     submission = tmp_path / "submission"
     submission.mkdir()
     (submission / "06_loss_scaling (1).ipynb").write_text(answered())

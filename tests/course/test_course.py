@@ -147,13 +147,16 @@ def test_adding_a_lesson_twice_adds_it_once(own: Path, parents: int) -> None:
     assert os.environ[COURSE] == str(folder)
 
 
+def test_exercises_of_an_added_lesson_are_the_last(own: Path) -> None:
+    before = list(EXERCISES)
+    add_folders([own])
+    assert list(EXERCISES) == [*before, "posits.largest"]
+
+
 def test_exercises_of_an_added_lesson_are_checked(
     own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = len(EXERCISES)
     add_folders([own])
-    assert list(EXERCISES)[-1] == "posits.largest"
-    assert len(EXERCISES) == before + 1
     monkeypatch.setenv("LABKIT_ANSWERS", "off")
     assert "Solved." in str(check("posits.largest", max))
     grade = check("posits.largest", min)
@@ -181,11 +184,15 @@ def test_a_mistake_without_a_difference_is_a_problem(own: Path) -> None:
     assert "'the first' equals the reference on every case of the notebook" in problem
 
 
-def test_an_added_lesson_has_its_hints_and_predictions(own: Path) -> None:
+def test_an_added_lesson_has_its_predictions(own: Path) -> None:
     assert "posits.guess" not in predictions()
     add_folders([own])
     # Predictions are read again after the course has changed.
     assert predictions()["posits.guess"].answer == "2"
+
+
+def test_an_added_lesson_has_its_hints(own: Path) -> None:
+    add_folders([own])
     assert hint("posits.largest").text == "Compare."
 
 
@@ -277,10 +284,15 @@ def test_invalid_folder_is_reported_with_file_and_exercise(
         read()
 
 
-def test_folder_without_a_lesson_is_refused(own: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("own")
+def test_folder_without_a_lesson_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CourseError, match="expected a folder lesson_NN_name"):
         add_folders([tmp_path / "elsewhere"])
     assert os.environ[COURSE] == ""
+
+
+@pytest.mark.usefixtures("own")
+def test_a_second_lesson_of_the_same_name_is_refused(tmp_path: Path) -> None:
     other = tmp_path / "other" / "lesson_00_start"
     other.mkdir(parents=True)
     (other / "lesson.py").write_text(TEXT, encoding="utf-8")

@@ -26,7 +26,7 @@ from labkit.records import provenance
 GIB = 2**30
 
 
-def hold(finding: Finding, status: Status, *words: str) -> None:
+def require(finding: Finding, status: Status, *words: str) -> None:
     """Require that a finding has this status, and these words in its text or its remedy."""
     assert finding.status is status
     text = f"{finding.what} {finding.remedy}"
@@ -96,7 +96,7 @@ def test_a_check_that_raises_is_a_finding_beside_the_others(monkeypatch):
     # The imports take seconds.
     monkeypatch.setattr(check, "import_problems", lambda names: {})
     findings = {finding.name: finding for finding in check_machine().findings}
-    hold(findings["device"], Status.BAD, "RuntimeError: the driver is asleep")
+    require(findings["device"], Status.BAD, "RuntimeError: the driver is asleep")
     assert "disk" in findings
 
 
@@ -140,7 +140,7 @@ def test_the_limit_of_a_container_is_a_part_of_the_finding(free, limit, status):
     ids=["too many", "faster with more", "much slower with more", "one core"],
 )
 def test_threads_are_judged_by_their_times(cores, seconds, status, words):
-    hold(check.judge_threads(cores, seconds), status, words)
+    require(check.judge_threads(cores, seconds), status, words)
 
 
 def test_an_old_package_is_bad_with_the_command_that_replaces_it():
@@ -174,7 +174,7 @@ def test_versions_are_compared_by_number_not_by_text(version, status):
 
 def test_a_labkit_that_is_not_installed_is_bad():
     (finding,) = check.packages(None, lambda name: None)
-    hold(finding, Status.BAD, "pip install -e .")
+    require(finding, Status.BAD, "pip install -e .")
 
 
 def test_a_distribution_listed_twice_is_not_another_labkit():
@@ -190,7 +190,7 @@ def test_another_distribution_with_a_package_labkit_is_named(tmp_path, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     findings = check.check_machine().findings
     (finding,) = [finding for finding in findings if "another package" in finding.what]
-    hold(finding, Status.WARN, "`pip uninstall labkit`, then install the lab again")
+    require(finding, Status.WARN, "`pip uninstall labkit`, then install the lab again")
 
 
 def extension(folder: Path, name: str, version: str) -> None:
@@ -202,7 +202,7 @@ def extension(folder: Path, name: str, version: str) -> None:
 def test_a_missing_front_end_is_named(tmp_path):
     extension(tmp_path, "anywidget", "0.11.0")
     finding = front_end.front_end([tmp_path])
-    hold(finding, Status.BAD, "jupyterlab_widgets")
+    require(finding, Status.BAD, "jupyterlab_widgets")
     assert "anywidget" not in finding.remedy
 
 
@@ -211,14 +211,14 @@ def test_a_damaged_front_end_counts_as_missing(tmp_path, text):
     for name in front_end.EXTENSIONS:
         extension(tmp_path, name, "1.0")
     (tmp_path / "anywidget" / "package.json").write_text(text)
-    hold(front_end.front_end([tmp_path]), Status.BAD, "no front end for anywidget")
+    require(front_end.front_end([tmp_path]), Status.BAD, "no front end for anywidget")
 
 
 def test_front_ends_may_be_in_several_folders(tmp_path):
     extension(tmp_path / "environment", "anywidget", "0.11.0")
     extension(tmp_path / "user", "@jupyter-widgets/jupyterlab-manager", "5.0.16")
     finding = front_end.front_end([tmp_path / "environment", tmp_path / "user"])
-    hold(finding, Status.OK, "anywidget 0.11.0", "jupyterlab-manager 5.0.16")
+    require(finding, Status.OK, "anywidget 0.11.0", "jupyterlab-manager 5.0.16")
 
 
 def test_a_host_with_a_manager_of_its_own_needs_no_front_end(tmp_path):
@@ -228,14 +228,14 @@ def test_a_host_with_a_manager_of_its_own_needs_no_front_end(tmp_path):
 
 def test_missing_data_are_a_finding(monkeypatch, tmp_path):
     monkeypatch.setenv("LABKIT_DATA", str(tmp_path / "nowhere"))
-    hold(check.data(), Status.BAD, str(tmp_path / "nowhere"))
+    require(check.data(), Status.BAD, str(tmp_path / "nowhere"))
 
 
 def test_a_folder_that_cannot_be_written_is_a_finding(tmp_path):
     # Nobody, not even root, can make a file inside a file.
     file = tmp_path / "a-file"
     file.touch()
-    hold(check.disk(file), Status.BAD, str(file))
+    require(check.disk(file), Status.BAD, str(file))
 
 
 def test_little_space_on_the_disk_is_a_warning(monkeypatch, tmp_path):
@@ -292,7 +292,7 @@ def test_a_gpu_with_programs_for_it_is_described(v100, monkeypatch):
 def test_a_gpu_without_programs_for_it_is_named(monkeypatch):
     """A V100 before a torch for CUDA 13: torch sees it, and every product would fail."""
     monkeypatch.setattr(device, "usable_gpus", list)
-    hold(check.device(), Status.WARN, "Tesla V100 is here, but torch", "trains on the CPU")
+    require(check.device(), Status.WARN, "Tesla V100 is here, but torch", "trains on the CPU")
 
 
 def test_timing_a_tiny_step_restores_the_random_numbers():
@@ -373,7 +373,7 @@ def test_published_speeds_of_a_cpu_are_those_of_its_model():
     ids=["T4", "T4 and BF16", "H100", "Pascal", "CPU", "CPU with MPS"],
 )
 def test_the_check_says_what_a_machine_is_good_for(report, mps, words):
-    hold(check.good_for(report, mps), Status.OK, words)
+    require(check.good_for(report, mps), Status.OK, words)
 
 
 def test_without_files_of_a_container_there_is_no_limit(tmp_path):
@@ -417,7 +417,7 @@ def page_config(tmp_path, monkeypatch):
     ],
     ids=["enabled", "a list", "not JSON"],
 )
-def test_a_front_end_counts_as_enabled_otherwise(page_config, tmp_path, text):
+def test_a_front_end_that_is_not_disabled_counts_as_enabled(page_config, tmp_path, text):
     page_config.write_text(text)
     assert front_end.front_end([tmp_path / "extensions"]).status is Status.OK
 
@@ -426,7 +426,7 @@ def test_a_disabled_front_end_is_named_with_its_remedy(page_config, tmp_path):
     """`jupyter labextension disable anywidget` leaves the extension's files where they are."""
     page_config.write_text('{"disabledExtensions": {"anywidget": true}}')
     remedy = "`jupyter labextension enable anywidget`, then restart JupyterLab"
-    hold(front_end.front_end([tmp_path / "extensions"]), Status.BAD, remedy)
+    require(front_end.front_end([tmp_path / "extensions"]), Status.BAD, remedy)
 
 
 @pytest.fixture
@@ -449,7 +449,7 @@ def test_a_server_without_anywidget_is_named_with_its_remedy(kernel_extensions, 
     server = tmp_path / "hub"
     finding = front_end.front_end([kernel_extensions], server)
     words = f"no front end for anywidget in {server}, whose server shows this page"
-    hold(finding, Status.BAD, words)
+    require(finding, Status.BAD, words)
     command = r"hub.*python -m pip install --force-reinstall --no-deps anywidget`"
     assert re.search(command, finding.remedy)
 

@@ -12,14 +12,25 @@ from labkit.records.handout import Handout, handout_of, is_older, next_handout
 NOON = datetime(2026, 11, 26, 12, 0)
 
 
+AFTER_MIDNIGHT = next_handout("class", {"a.py": b"1"}, None, [], datetime(2026, 11, 26, 0, 5, 30))
+VERSION = f"0.2.0+{AFTER_MIDNIGHT.local_version}"
+
+
+def test_version_has_the_day_and_the_minute_of_the_handout() -> None:
+    assert VERSION.startswith("0.2.0+class.20261126.5.g")
+
+
 def test_version_is_written_as_pip_writes_it() -> None:
-    handout = next_handout("class", {"a.py": b"1"}, None, [], datetime(2026, 11, 26, 0, 5, 30))
-    version = f"0.2.0+{handout.local_version}"
-    assert version.startswith("0.2.0+class.20261126.5.g")
-    assert str(Version(version)) == version
-    assert handout_of(version) == handout
-    assert handout_of(f"fp16_lab-{version}-py3-none-any1.whl") == handout
-    assert str(handout) == "the handout of 2026-11-26 00:05 UTC"
+    assert str(Version(VERSION)) == VERSION
+
+
+@pytest.mark.parametrize("text", [VERSION, f"fp16_lab-{VERSION}-py3-none-any1.whl"])
+def test_a_handout_is_read_from_its_version(text: str) -> None:
+    assert handout_of(text) == AFTER_MIDNIGHT
+
+
+def test_a_handout_is_called_by_its_time() -> None:
+    assert str(AFTER_MIDNIGHT) == "the handout of 2026-11-26 00:05 UTC"
 
 
 @pytest.fixture(scope="module")

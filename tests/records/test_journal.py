@@ -76,22 +76,34 @@ def test_a_damaged_line_costs_no_other_answer(journal: Path, damage: bytes) -> N
     assert last_answers(journal, "prediction") == {"scaling.order": "0", "straße": answer}
 
 
-# Appends 40 long answers to the journal of the first argument; the second begins their ids.
+# Appends 150 long answers to the journal of the first argument, after a line of input; the second
+# argument begins their ids.
 WRITER = """
 import sys
 from pathlib import Path
 from labkit.records.journal import append_answer
-for number in range(40):
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(150):
     append_answer(Path(sys.argv[1]), "exercise", f"{sys.argv[2]}{number}", "x" * 3000)
 """
 
 
 def test_two_kernels_in_one_folder_lose_no_answer(journal: Path) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     kernels = [
-        subprocess.Popen([sys.executable, "-c", WRITER, str(journal), name]) for name in "ab"
+        subprocess.Popen([sys.executable, "-c", WRITER, str(journal), name], **pipes)
+        for name in "ab"
     ]
-    assert [kernel.wait() for kernel in kernels] == [0, 0]
-    ids = {f"{name}{number}" for name in "ab" for number in range(40)}
+    # Both have imported the lab before one of them begins.
+    assert [kernel.stdout.readline() for kernel in kernels] == ["ready\n", "ready\n"]
+    for kernel in kernels:
+        kernel.stdin.write("begin\n")
+        kernel.stdin.flush()
+    for kernel in kernels:
+        kernel.communicate()
+    assert [kernel.returncode for kernel in kernels] == [0, 0]
+    ids = {f"{name}{number}" for name in "ab" for number in range(150)}
     assert last_answers(journal, "exercise").keys() == ids
 
 
@@ -308,7 +320,7 @@ def test_a_notebook_of_any_folder_becomes_a_page(folder: Path) -> None:
     assert ">answer</span>" in page
 
 
-def test_a_hand_in_of_any_folder_is_graded(folder: Path) -> None:
+def test_a_hand_in_of_any_folder_is_read(folder: Path) -> None:
     (submission,) = find([folder.parent])
     assert submission.student == folder.name
     assert submission.notebook == "06_loss_scaling.ipynb"
@@ -318,6 +330,7 @@ def test_a_hand_in_of_any_folder_is_graded(folder: Path) -> None:
 def test_runs_are_recorded_in_any_folder(folder: Path) -> None:
     short = replace(TASKS["small_targets"], steps=2)
     (trained,) = train_grid(short, [RECIPES["FP32"]], [0], folder, workers=1)
+    assert [path.name for path in folder.rglob("*.json")] == ["fp32-seed0.json"]
     (recorded,) = train_grid(short, [RECIPES["FP32"]], [0], folder, workers=1)
     assert recorded == trained
 

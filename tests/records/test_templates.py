@@ -65,7 +65,7 @@ def test_a_feedback_page_escapes_what_a_learner_wrote() -> None:
     assert html.count(ESCAPED) == 4
 
 
-def test_the_class_page_escapes_what_learners_wrote(tmp_path: Path) -> None:
+def test_the_class_page_escapes_what_learners_wrote() -> None:
     html = report([hostile_mark()], [], [HOSTILE], {HOSTILE: HOSTILE}).decode()
     assert "<script" not in html
     # the notice, learner and reason of the NameError, the address and the name of the page
@@ -76,3 +76,5 @@ def test_a_table_of_recipes_escapes_names(tmp_path: Path) -> None:
     html = recipe_table([HOSTILE], [HOSTILE], folder=tmp_path / "a b<i>")._repr_html_()
     assert "<script" not in html
     assert "<i>" not in html
+    # the heads of a column and of a row, and both in the command for the missing runs
+    assert html.count(ESCAPED) == 4

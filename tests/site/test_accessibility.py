@@ -48,7 +48,9 @@ def serious_findings(browser: Any, address: str, theme: str) -> list[str]:
     try:
         page = context.new_page()
         page.set_default_timeout(120_000 * slowness())
-        page.goto(address)
+        response = page.goto(address)
+        # A page that is missing has nothing to find.
+        assert response.ok, f"{address}: {response.status}"
         page.evaluate(WHEN_STILL)
         page.evaluate(AXE.read_text(encoding="utf-8"))
         violations = page.evaluate("axe.run().then((result) => result.violations)")

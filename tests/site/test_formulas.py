@@ -25,6 +25,11 @@ def test_the_picture_of_a_formula_has_its_text():
     assert r'alt="2^{-24} \le x"' in picture(r"2^{-24} \le x")
 
 
+def test_the_picture_of_a_letter_is_lower_than_a_line():
+    (height,) = re.findall(r"height:([\d.]+)em", picture("x"))
+    assert 0.2 < float(height) < 1
+
+
 @pytest.mark.parametrize(
     "text",
     ["`$x$`", "```\n$x$\n```", "it costs $5 or $6", r"\$x\$", "$ $", "$$ $$"],

@@ -509,9 +509,9 @@ def test_the_modules_of_a_page_are_those_that_it_imports() -> None:
         "import labkit.grading.page\n"
         "print(*(m.__file__ for n, m in sys.modules.items() if n.split('.')[0] == 'labkit'))"
     )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    used = {path.replace("\\", "/").rpartition("/labkit/")[2] for path in run.stdout.split()}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    used = {path.replace("\\", "/").rpartition("/labkit/")[2] for path in done.stdout.split()}
     assert used == {f"{module}.py" for module in PAGE_MODULES}
 
 

@@ -14,6 +14,7 @@ from labkit.widgets.exact.rows import format_row
 from tests.javascript.node import NodeEngine
 
 # A JavaScript function that makes JSON of values that JSON lacks: BigInt, NaN, infinity and -0.
+# JSON has a number above 2^53 without a point, and Python would read it as an int.
 PLAIN = """(value) => JSON.parse(JSON.stringify(value, (_, part) => {
   if (typeof part === "bigint") return { whole: String(part) };
   const large = typeof part === "number" && !(Math.abs(part) <= 2 ** 53);
@@ -23,18 +24,16 @@ PLAIN = """(value) => JSON.parse(JSON.stringify(value, (_, part) => {
 
 
 def _plain(value: Any) -> Any:
-    """Return the value that `PLAIN` wrote: a number becomes a float, and a BigInt an int."""
+    """Return the value that `PLAIN` wrote: a BigInt as an int, a special number as a float."""
     if isinstance(value, list):
         return [_plain(part) for part in value]
     if not isinstance(value, dict):
         return value
     if "whole" in value:
         return int(value["whole"])
-    return (
-        float(value["special"])
-        if "special" in value
-        else {key: _plain(part) for key, part in value.items()}
-    )
+    if "special" in value:
+        return float(value["special"])
+    return {key: _plain(part) for key, part in value.items()}
 
 
 def _modules(folder: str) -> list[str]:
@@ -74,6 +73,7 @@ class Scripts:
             )
 
     def add(self, format: Format) -> None:
+        """Put a format into `F`."""
         self.engine.call("(row) => { F[row.name] = derived(row) }", [format_row(format)])
 
     def run(self, function: str, *arguments: Any) -> Any:
@@ -97,8 +97,8 @@ class Page:
     def show(self, widget: LabWidget) -> Any:
         """Show a widget; return its root's locator."""
         name = widget.script_folder
-        self.page.add_style_tag(content=page_style(widget.script_folder))
-        self.page.add_script_tag(content=page_script(widget.script_folder))
+        self.page.add_style_tag(content=page_style(name))
+        self.page.add_script_tag(content=page_script(name))
         state = json.dumps(widget.page_state(), allow_nan=False)
         self.page.evaluate(
             "([name, state]) => { document.body.append(document.createElement('div')); "
@@ -113,6 +113,7 @@ class Page:
         return self.page.evaluate("name => shown.model.get(name)", name)
 
     def set(self, **traits: Any) -> None:
+        """Set traits of the last widget shown."""
         self.page.evaluate(
             "traits => { for (const [n, v] of Object.entries(traits)) shown.model.set(n, v) }",
             traits,

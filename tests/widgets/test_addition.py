@@ -199,12 +199,15 @@ def test_each_station_in_words(js):
         assert words in js.said(a, b)[station], (a, b)
 
 
-def test_stations_of_infinities_and_products(js):
+def test_infinities_have_two_stations(js):
     found = js.scenes("inf", "-inf")
     assert [scene["title"] for scene in found] == ["Write", "Result"]
     assert found[-1]["sentence"].startswith(
         "inf + −inf = NaN: with an infinity or a NaN a rule decides"
     )
+
+
+def test_a_product_has_a_station_that_multiplies(js):
     found = js.said("1.5", "2^-14", operation="multiply")
     assert list(found) == ["Write", "Multiply", "Normalise", "Guard, round, sticky", "Round"]
     assert "1.1, and the exponents added, 0 + (-14) = -14" in found["Multiply"]
@@ -315,10 +318,12 @@ class TestPlayer:
         player.b = "1.5"
         assert player.value == 1.5
 
-    def test_a_custom_format_and_numpy_operands(self):
+    def test_a_player_adds_in_a_format_of_ones_own(self):
         custom = AdditionPlayer(1, 0.25, Format("mine", exponent_bits=4, significand_bits=2))
         assert custom.format_name == "mine"
         assert custom.value == 1.25
+
+    def test_operands_may_be_numbers_of_numpy(self):
         player = AdditionPlayer(np.float16(0.1), np.int64(3))
         assert player.a == "0.0999755859375"
         assert player.b == "3"
@@ -331,9 +336,12 @@ class TestPlayer:
             AdditionPlayer(1, 2, E8M0)
 
 
-def test_texts_of_numbers(js):
+def test_texts_of_numbers():
     values = [0.0, -0.0, 2049.0, 1e7, 5.9604e-8, float("nan")]
     assert [number(value) for value in values] == ["0", "−0", "2,049", "1e7", "5.9604e-8", "NaN"]
+
+
+def test_texts_of_exact_numbers(js):
     exact = [("0", "1"), ("-1", "2"), ("100000", "1"), (str(2**120), "1"), ("1", "1024")]
     assert [
         js.run("(n, d) => exactNumber(fraction(BigInt(n), BigInt(d)))", *pair) for pair in exact

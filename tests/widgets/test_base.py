@@ -79,12 +79,14 @@ def test_a_step_of_a_tour_may_press_a_button() -> None:
     assert [str(button) for button in pressed] == ["step"]
 
 
-def test_tours_are_short_and_point_at_existing_elements() -> None:
+def test_every_tour_is_tested_here() -> None:
     assert {path.parent.name for path in Path(str(FOLDERS)).glob("*/tour.toml")} == set(GUIDED)
-    for name, make in GUIDED.items():
+
+
+def test_tours_are_short_and_point_at_existing_elements() -> None:
+    for name in GUIDED:
         page = script(name)
         steps = base.tour_of(name)
-        widget = make()
         assert len(steps) in base.TOUR_LENGTHS
         for step in steps:
             assert len(step["text"]) < 160
@@ -92,8 +94,14 @@ def test_tours_are_short_and_point_at_existing_elements() -> None:
                 assert re.search(rf'["\s]{word}["\s]', page), (
                     f"no element of {name} has the class {word}"
                 )
-        with pytest.raises(TraitError, match=f"got {len(steps)}"):
-            widget.tour_step = len(steps)
+
+
+def test_a_step_beyond_the_end_of_a_tour_is_refused() -> None:
+    for name, make in GUIDED.items():
+        widget = make()
+        end = len(base.tour_of(name))
+        with pytest.raises(TraitError, match=f"got {end}"):
+            widget.tour_step = end
         assert widget.tour_step == -1
         widget.close()
 
@@ -145,11 +153,17 @@ def shown(widget: LabWidget) -> dict[str, object]:
     return bundle[0]
 
 
-def test_a_missing_front_end_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def no_front_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JupyterLab that cannot show widgets."""
     missing = Finding(
         "widgets", Status.BAD, "no front end for <anywidget> in /hub", "`pip install anywidget`"
     )
     monkeypatch.setattr(base, "why_not_shown", lambda: missing)
+
+
+@pytest.mark.usefixtures("no_front_end")
+def test_a_missing_front_end_is_named_with_its_remedy() -> None:
     for widget in (ScalerTimeline(), pulse(), Slow()):
         bundle = shown(widget)
         # No view of a widget is sent, which the page could not draw.
@@ -158,7 +172,15 @@ def test_a_missing_front_end_is_named_with_its_remedy(monkeypatch: pytest.Monkey
             text = str(bundle[mime])
             assert f"Widgets cannot be shown here: no front end for {package} in /hub." in text
             assert "To mend it: `pip install anywidget`." in text
+
+
+@pytest.mark.usefixtures("no_front_end")
+def test_without_a_front_end_a_widget_shows_its_picture() -> None:
     assert "data:image/png;base64,iVBOR" in str(shown(ScalerTimeline())["text/html"])
+
+
+@pytest.mark.usefixtures("no_front_end")
+def test_without_a_front_end_a_widget_of_no_picture_says_so() -> None:
     assert "interactive widgets do not run here" in str(shown(Slow())["text/plain"])
 
 
@@ -169,7 +191,10 @@ def test_a_pulse_returns_each_number(monkeypatch):
     widget._handle_custom_msg({"ping": 7}, [])
     widget._handle_custom_msg({"ping": 8}, [])
     assert sent == [{"pong": 7}, {"pong": 8}]
-    # The browser has not measured the round trip yet.
+
+
+def test_a_pulse_is_alive_once_the_browser_has_measured_it():
+    widget = pulse()
     assert not widget.alive
     widget.set_state({"round_trip_ms": 4.2})
     assert widget.alive

@@ -69,17 +69,31 @@ def played(game, moves=()):
 
 
 def test_the_course_of_weights_follows_from_the_seed():
-    for seed in range(5):
-        weights = course(480, seed)
-        assert weights == course(480, seed)
-        assert set(weights[: rules.CALM_STEPS]) == {0}
-        assert min(weights) >= rules.LOWEST_WEIGHT
-        assert min(weights) <= max(weights)
-        assert max(weights) <= rules.HIGHEST_WEIGHT
-        # The weights differ by more than the width of a window.
-        assert max(weights) - min(weights) > 20
-        assert course(100, seed) == weights[:100]
+    assert course(480, 0) == course(480, 0)
     assert course(480, 0) != course(480, 1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_course_of_weights_begins_calmly(seed):
+    assert set(course(480, seed)[: rules.CALM_STEPS]) == {0}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_course_of_weights_stays_within_its_bounds(seed):
+    weights = course(480, seed)
+    assert min(weights) >= rules.LOWEST_WEIGHT
+    assert max(weights) <= rules.HIGHEST_WEIGHT
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_single_scale_fits_a_whole_course_of_weights(seed):
+    weights = course(480, seed)
+    assert max(weights) - min(weights) > OVERFLOWS - KEEPS
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_shorter_course_is_the_beginning_of_a_longer_one(seed):
+    assert course(100, seed) == course(480, seed)[:100]
 
 
 def test_step_is_useful_if_it_kept_its_gradients():
@@ -115,6 +129,9 @@ def test_invalid_games_are_refused():
     for options in ({"steps": 0}, {"pace": 0}, {"pace": float("nan")}):
         with pytest.raises(ValueError, match="1 step or more and a positive pace"):
             duel(**options)
+
+
+def test_a_game_of_another_task_is_refused():
     with pytest.raises(ValueError, match="task: expected one of 'segmentation'"):
         BeatTheScaler("chess")
 
@@ -133,21 +150,34 @@ def test_a_move_takes_effect_at_your_next_step():
     assert [s.scale for s in moved.scalers.steps] == [s.scale for s in still.scalers.steps]
 
 
-def test_following_the_window_beats_the_scaler():
+@pytest.fixture(scope="module")
+def well_played():
+    """A game of 300 steps, each at a scale in the middle of its window."""
+    moves = {step: max(-4, 14 - weight) for step, weight in enumerate(course(300), 1)}
+    return played(duel(300), moves)
+
+
+def test_following_the_window_beats_the_scaler(well_played):
     """A scale in the middle of the window skips no step and loses no gradient."""
-    weights = course(300)
-    game = played(duel(300), {i + 1: max(-4, 14 - w) for i, w in enumerate(weights)})
-    mine, theirs = game.tallies()
+    mine, theirs = well_played.tallies()
     assert mine.useful == 1
     assert theirs.useful < 0.95
-    assert game.sentence().startswith("You win: 300 of your 300 steps were useful")
-    # The window is measured in some steps only.
-    assert game.yours.run.measurements == math.ceil(300 / rules.MEASURE_EVERY)
-    for number, (step, weight) in enumerate(zip(game.yours.steps, weights, strict=True), 1):
+    assert well_played.sentence().startswith("You win: 300 of your 300 steps were useful")
+
+
+def test_the_window_is_measured_in_some_steps_only(well_played):
+    assert well_played.yours.run.measurements == math.ceil(300 / rules.MEASURE_EVERY)
+
+
+def test_the_window_of_each_step_follows_its_weight(well_played):
+    for step, weight in zip(well_played.yours.steps, course(300), strict=True):
         assert step.keeps_from == KEEPS - weight
         assert step.overflows_at == OVERFLOWS - weight
-        # The loss is shown without its weight.
-        assert step.loss == pytest.approx(1 / number)
+
+
+def test_the_loss_of_a_step_is_shown_without_its_weight(well_played):
+    losses = [step.loss for step in well_played.yours.steps]
+    assert losses == pytest.approx([1 / number for number in range(1, 301)])
 
 
 def test_a_verdict_tells_apart_what_percents_would_not():
@@ -249,22 +279,32 @@ def test_a_window_hidden_before_the_first_step_does_not_count():
 
 def test_each_finished_game_has_a_row_of_scores():
     game = played(duel(steps=30))
-    (first,) = game.scores
-    assert (first.yours, first.scalers) == game.tallies()
+    first = game.tallies()
+    game.handle(Button.RESET)
+    played(game, {1: 12})
+    assert [(score.yours, score.scalers) for score in game.scores] == [first, game.tallies()]
+
+
+def test_a_game_that_is_reset_before_its_end_has_no_score():
+    game = played(duel(steps=30))
     game.handle(Button.RESET)
     game.handle(Button.START)
     game.tick()
-    # A game that is reset before its end has no score.
     game.handle(Button.RESET)
-    assert game.scores == [first]
-    game.handle(partial(game.show, True))
-    played(game, {1: 12})
-    assert [score.peeked for score in game.scores] == [False, True]
-    # Another game keeps the scores.
+    assert len(game.scores) == 1
+
+
+def test_another_game_keeps_the_scores():
+    game = played(duel(steps=30))
+    game.handle(Button.RESET)
     game.handle(Button.START)
-    assert len(game.scores) == 2
+    assert len(game.scores) == 1
+
+
+def test_another_place_of_training_keeps_the_scores():
+    game = played(duel(steps=30))
     game.train_on(game.place)
-    assert len(game.scores) == 2
+    assert len(game.scores) == 1
 
 
 def test_every_step_is_sent_once():
@@ -296,28 +336,51 @@ def test_every_step_is_sent_once():
     widget.close()
 
 
-def test_the_widget_plays_a_game_in_its_thread():
-    over = threading.Event()
-    game = BeatTheScaler(steps=30, pace=1e6, make_run=FakeRun)
-    game.controller.send = lambda content, buffers: content["phase"] == "finished" and over.set()
-    try:
-        for message in ({"do": "move", "log2_scale": 7}, {"do": "show", "window": True}):
-            game.duel.handle(game.command(message))
-        assert (game.duel.log2_scale, game.duel.in_sight) == (7, True)
-        for message, words in (
-            ({"do": "jump"}, "jump"),
-            ({"do": "move", "log2_scale": 31}, "from -4 to 30"),
-        ):
-            with pytest.raises(ValueError, match=words):
-                game.command(message)
-        game.move(9)
-        game.press("start")
-        assert over.wait(120)
-        assert {step.scale for step in game.duel.yours.steps} == {2.0**9}
-        assert game.still()["image/png"].startswith(b"\x89PNG")
-    finally:
-        game.close()
-    assert not game.controller.alive
+@pytest.fixture
+def widget():
+    """A widget whose game of 30 steps trains nothing."""
+    widget = BeatTheScaler(steps=30, pace=1e6, make_run=FakeRun)
+    yield widget
+    widget.close()
+
+
+def test_messages_of_a_page_are_commands_of_the_game(widget):
+    for message in ({"do": "move", "log2_scale": 7}, {"do": "show", "window": True}):
+        widget.duel.handle(widget.command(message))
+    assert (widget.duel.log2_scale, widget.duel.in_sight) == (7, True)
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [({"do": "jump"}, "jump"), ({"do": "move", "log2_scale": 31}, "from -4 to 30")],
+)
+def test_a_wrong_message_of_a_page_is_refused(widget, message, words):
+    with pytest.raises(ValueError, match=words):
+        widget.command(message)
+
+
+@pytest.fixture
+def over(widget):
+    """The widget, whose thread has played a game at the scale 2^9."""
+    ended = threading.Event()
+    widget.controller.send = lambda content, buffers: content["phase"] == "finished" and ended.set()
+    widget.move(9)
+    widget.press("start")
+    assert ended.wait(120)
+    return widget
+
+
+def test_the_widget_plays_a_game_in_its_thread(over):
+    assert {step.scale for step in over.duel.yours.steps} == {2.0**9}
+
+
+def test_a_still_has_the_picture_of_a_game(over):
+    assert over.still()["image/png"].startswith(b"\x89PNG")
+
+
+def test_a_closed_widget_has_no_thread(over):
+    over.close()
+    assert not over.controller.alive
 
 
 FOLDERS = ("beat_scaler",)
@@ -336,7 +399,7 @@ PLAY = """(records, start, total, moves, sight) => {
 
 @pytest.fixture(scope="module")
 def on_page():
-    """Yield the records with which a page plays."""
+    """The records with which a page plays."""
     widget = BeatTheScaler(seed=0, device="cpu")
     yield widget.page_records()[0]["game"]
     widget.close()

@@ -191,11 +191,9 @@ def test_values_round_as_in_python(js: Scripts, format: Format) -> None:
     numbers += [
         0.0,
         -0.0,
-        np.inf,
         *held,
         *(value + float(ulp(value, format)) / 2 for value in held),
     ]
-    numbers = [number for number in numbers if np.isfinite(number)]
     for mode in (mode for mode in Rounding if mode is not Rounding.STOCHASTIC):
         for x, value in zip(numbers, js.run(ROUND, format.name, mode.name, numbers), strict=True):
             assert same(value, float(round_to(x, format, mode))), (mode, x)
@@ -334,7 +332,7 @@ def test_there_is_no_step_beyond_the_largest_value():
 
 
 class TestFormats:
-    def test_the_number_stays_and_the_bits_change(self, page):
+    def test_the_number_stays_and_the_bits_change(self):
         explorer = BitExplorer(FP16, "0.1")
         explorer.format = BF16
         assert explorer.text == "0.1"
@@ -346,10 +344,14 @@ class TestFormats:
         explorer.format = FP32
         assert explorer.text == "1.0009765625"
         assert explorer.value == 1.0009765625
-        explorer.text = "nan"
+
+    def test_a_nan_stays_in_a_format_that_has_one(self):
+        explorer = BitExplorer(FP32, "nan")
         with pytest.raises(traitlets.TraitError, match="E2M1 has no NaN"):
             explorer.format = E2M1
         assert explorer.format is FP32
+
+    def test_a_format_of_ones_own_is_one_row_of_the_page(self, page):
         mine = Format("mine", exponent_bits=4, significand_bits=7)
         explorer = BitExplorer(mine, "1/3", compare=(FP16, mine))
         assert [row["name"] for row in explorer.get_state()["_formats"]].count("mine") == 1
@@ -389,6 +391,8 @@ class TestFormats:
                 error
             )
             assert float(rows[name]["value"].rstrip("…")) == pytest.approx(float(held), rel=1e-11)
+
+    def test_side_by_side_a_number_beyond_a_format_says_so(self, js):
         rows = {
             row["format"]: row for row in view(js, "-70000", FP16, [E4M3, E2M1, E8M0, FP32])["rows"]
         }

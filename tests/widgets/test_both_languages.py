@@ -15,7 +15,12 @@ from tests.widgets.pages import Scripts
 FOLDERS = ("base",)
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| (?P<what>.+?) \| (?P<python>.+?) \| (?P<script>.+?) \| `(?P<test>.+?)` \|$")
-rng = np.random.default_rng(54)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Random numbers that are the same in each test, whichever tests run before."""
+    return np.random.default_rng(54)
 
 
 def table() -> list[re.Match[str]]:
@@ -48,14 +53,14 @@ def test_a_share_has_the_same_words(js: Scripts, share: float) -> None:
     assert js.run("percent", share) == percent(share)
 
 
-def test_drawn_shares_have_the_same_words(js: Scripts) -> None:
+def test_drawn_shares_have_the_same_words(js: Scripts, rng: np.random.Generator) -> None:
     drawn = [float(x) for x in np.concatenate([rng.random(200), 10.0 ** -rng.uniform(0, 9, 200)])]
     drawn += [1 - x for x in drawn]
     found = js.run("(shares) => shares.map(percent)", drawn)
     assert found == [percent(share) for share in drawn]
 
 
-def test_drawn_numbers_have_the_same_words(js: Scripts) -> None:
+def test_drawn_numbers_have_the_same_words(js: Scripts, rng: np.random.Generator) -> None:
     """Integers are left out, because only the page gives them commas."""
     drawn = [float(x) for x in 10.0 ** rng.uniform(-12, 12, 400) * rng.choice([-1, 1], 400)]
     drawn = [x for x in drawn if x != int(x)]
@@ -63,7 +68,7 @@ def test_drawn_numbers_have_the_same_words(js: Scripts) -> None:
     assert found == [short(x) for x in drawn]
 
 
-def test_drawn_labels_stand_in_the_same_places(js: Scripts) -> None:
+def test_drawn_labels_stand_in_the_same_places(js: Scripts, rng: np.random.Generator) -> None:
     for _ in range(50):
         heights = [float(x) for x in rng.random(rng.integers(1, 9))]
         found = js.run("spreadLabels", heights, 0.1)

@@ -22,6 +22,9 @@ def test_an_error_message_finds_its_card(wall: FaultWall) -> None:
         "Traceback ...\nRuntimeError: value cannot be converted to type c10::Half without overflow"
     )
     assert wall.shown == ["mask_constant"]
+
+
+def test_a_card_runs_broken_and_cured(wall: FaultWall) -> None:
     assert wall.run("mask_constant", "broken")["failed"]
     cured = wall.run("mask_constant", "cured")
     assert not cured["failed"]
@@ -70,7 +73,7 @@ def test_the_sentence_of_a_search() -> None:
         assert find(cards(), query, kind)[1].startswith(words)
 
 
-def test_outcome_of_a_run_is_shown_with_its_warning(wall: FaultWall) -> None:
+def test_outcome_of_a_run_is_told_in_a_sentence() -> None:
     fault = FAULTS["log_of_epsilon"]
     view = outcome_view(fault, TrainingOutcome((2.0, math.inf, math.nan), 0.1))
     assert view["losses"] == [2.0, None, None]
@@ -79,6 +82,8 @@ def test_outcome_of_a_run_is_shown_with_its_warning(wall: FaultWall) -> None:
         "well from 0.88 on."
     )
 
+
+def test_outcome_of_a_run_is_shown_with_its_warning(wall: FaultWall) -> None:
     outcome = wall.run("schedule_counts_skips", "broken")
     assert "It warned: Detected call of `lr_scheduler.step()`" in outcome["sentence"]
 
@@ -95,6 +100,9 @@ def test_the_back_of_a_card_without_code_has_evidence(wall: FaultWall) -> None:
     evidence = dict(wall.turn("emulated_bf16")["told"])
     assert "T4 16GB" in evidence["Published"]
     assert "Not run here" in evidence["Here"]
+
+
+def test_a_card_without_code_is_not_run(wall: FaultWall) -> None:
     with pytest.raises(KeyError):
         wall.run("emulated_bf16", "broken")
 
@@ -104,6 +112,9 @@ def test_cards_can_be_left_out() -> None:
     assert set(wall.shown) == cards().keys() - {"mask_constant"}
     wall.query = "value cannot be converted to type c10::Half without overflow"
     assert wall.shown == []
+
+
+def test_an_unknown_card_to_leave_out_is_refused() -> None:
     with pytest.raises(ValueError, match="no card mask_constnat to leave out"):
         FaultWall(without=["mask_constnat"])
 

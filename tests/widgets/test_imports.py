@@ -33,6 +33,9 @@ def test_formats_and_course_need_no_torch() -> None:
 def test_each_public_name_of_the_widgets_is_found() -> None:
     for name in labkit.widgets.__all__:
         assert getattr(labkit.widgets, name) is not None
+
+
+def test_dir_lists_the_public_names_of_the_widgets() -> None:
     assert dir(labkit.widgets) == sorted(labkit.widgets.__all__)
 
 

@@ -96,6 +96,13 @@ def test_each_press_of_step_does_one_step():
         c.tick()
     assert c.phase == "paused"
     assert len(c.run.steps) == 4
+
+
+def test_stop_cancels_a_step_that_is_not_done():
+    c = controller()
+    for _ in range(4):
+        c.handle(Button.STEP)
+        c.tick()
     c.handle(Button.STEP)
     c.handle(Button.STOP)
     c.tick()
@@ -160,16 +167,25 @@ def test_a_change_while_the_run_is_built_leaves_no_mark():
     assert c.run.steps[0].scale == 2.0**16
 
 
-def test_only_the_knob_of_the_scale_sets_a_dynamic_scale():
+def at_a_dynamic_scale():
+    """Return a controller with dynamic scaling from 2^16, whose scale has fallen to 2^12."""
     c = controller()
     c.handle(change(c, scaling=Scaling.DYNAMIC, log2_scale=16))
     ticked(c, 2)
     c.run.run.scaler = replace(c.run.run.scaler, scale=2.0**12)
+    return c
+
+
+def test_the_knob_of_the_scale_sets_a_dynamic_scale():
+    c = at_a_dynamic_scale()
     c.handle(change(c, log2_scale=16))
     c.tick()
     assert c.run.steps[-1].scale == 2.0**16
     assert [m.label for m in c.run.marks] == ["scale 2^16"]
-    c.run.run.scaler = replace(c.run.run.scaler, scale=2.0**12)
+
+
+def test_another_knob_leaves_a_dynamic_scale_as_it_is():
+    c = at_a_dynamic_scale()
     c.handle(change(c, masters="forgotten"))
     c.tick()
     assert c.run.steps[-1].scale == 2.0**12
@@ -218,12 +234,20 @@ def test_underflow_is_measured_after_a_drag_has_settled():
 def test_every_recipe_has_its_knobs():
     for name, recipe in RECIPES.items():
         assert recipe_of(knobs_of(recipe, LiveTraining.offered)) == recipe, name
-    assert (
-        who(knobs_of(RECIPES["FP8"], LiveTraining.offered))
-        == "E4M3 by autocast with dynamic scaling"
-    )
-    kahan = "FP16 with a static scale of 2^10 and Kahan rounding, without master weights"
-    assert who(knobs_of(RECIPES["FP16 Kahan"], LiveTraining.offered)) == kahan
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        ("FP8", "E4M3 by autocast with dynamic scaling"),
+        (
+            "FP16 Kahan",
+            "FP16 with a static scale of 2^10 and Kahan rounding, without master weights",
+        ),
+    ],
+)
+def test_a_run_is_named_by_its_knobs(recipe, words):
+    assert who(knobs_of(RECIPES[recipe], LiveTraining.offered)) == words
 
 
 def test_a_growth_interval_holds_for_every_dynamic_scaling():
@@ -241,6 +265,12 @@ def test_invalid_knobs_are_refused():
     assert "master weights are FP32" in c.notice
     c.handle(change(c, log2_scale=31))
     assert "from 0 to 30, got 31" in c.notice
+
+
+def test_the_notice_of_a_refusal_goes_with_the_next_press():
+    c = controller()
+    c.handle(change(c, log2_scale=31))
+    assert c.notice
     c.handle(Button.START)
     assert c.notice == ""
 
@@ -281,8 +311,12 @@ def test_the_sentence_says_since_when_the_loss_is_nan():
         "0.0833. Infinity or NaN sits in its weights or activations, and no loss scale takes it "
         "out: press Reset."
     )
-    # A loss that is infinite in one step only is not mentioned afterwards.
-    assert "inf" not in sentence(ticked(controller(losses={4: math.inf}), 6))
+
+
+def test_a_loss_that_was_infinite_once_is_not_mentioned():
+    said = sentence(ticked(controller(losses={4: math.inf}), 6))
+    assert said.startswith("Step 6 of 20: ")
+    assert "inf" not in said
 
 
 def moment(
@@ -349,6 +383,12 @@ def test_the_sentence_describes_the_state_of_the_run():
         if c not in (beginning, building):
             c.run.run = c.fp32.run = FakeRun(TASK, RECIPES["FP16"], 0)
         assert sentence(c) == words
+
+
+def test_the_sentence_compares_the_rates_at_the_end():
+    ended = moment(Phase.FINISHED, 120)
+    ended.run.run = ended.fp32.run = FakeRun(TASK, RECIPES["FP16"], 0)
+    ended.run.metrics[120], ended.fp32.metrics[120] = 0.04, 0.706
     ended.run.seconds, ended.fp32.seconds = [1 / 62.5] * 2, [1 / 41.04] * 2
     assert sentence(ended).endswith(
         " In the same seconds on the CPU, emulated, FP32 did 41 steps a second, this run 62.5."
@@ -376,6 +416,9 @@ def test_a_run_without_masters_shows_swallowed_updates():
     c.handle(change(c, masters="kept"))
     c.tick()
     assert c.shares == ["swallowed"]
+
+
+def test_forgotten_masters_show_swallowed_updates_as_well():
     c = ticked(controller(), 2)
     assert c.shares == ["underflow"]
     c.handle(change(c, masters="forgotten"))
@@ -396,7 +439,12 @@ def test_state_has_the_pictures_of_results():
     assert live.state()["result"]["wanted"] == vars(TASKS["painted_picture"].wanted_picture())
     json.dumps(live.state(), allow_nan=False)
     live.close()
-    assert LiveTraining("digits", "FP16", device="cpu").state()["result"] is None
+
+
+def test_a_task_without_pictures_has_no_result():
+    live = LiveTraining("digits", "FP16", device="cpu")
+    assert live.state()["result"] is None
+    live.close()
 
 
 def test_a_short_run_is_compared_with_the_start_of_the_record():
@@ -438,6 +486,11 @@ def test_newcomer_gets_the_whole_curve():
     post.box.forget_sent()
     post.box.post(urgent=True)
     assert [len(rows) for rows in post.rows()] == [3, 3]
+
+
+def test_the_frame_after_a_reset_has_the_whole_run_before():
+    c = ticked(controller(), 3)
+    post = Post(c)
     c.handle(Button.RESET)
     post.box.post(urgent=True)
     content, buffers = post.frames[-1]
@@ -463,15 +516,22 @@ def test_records_are_shown_until_a_run_begins():
     assert np.frombuffer(rows, "<f4").reshape(-1, 5)[:, 0].tolist() == [
         np.float32(s.loss) for s in run.steps[:30]
     ]
-    c.handle(change(c, scaling=Scaling.STATIC))
-    # The record shown is that of the recipe that Start would run.
-    assert c.recorded == (fp32, recorded("segmentation_small", "FP16 static", 0))
-    c.handle(change(c, log2_scale=3))
-    assert c.recorded == (fp32, None)
     c.handle(Button.START)
     post.box.post(urgent=True)
     state, buffers = post.frames[-1]
     assert (state["recorded"], state["whole"], buffers[2:4]) == ("", True, [b"", b""])
+    live.close()
+
+
+def test_the_record_shown_is_of_the_recipe_that_start_runs():
+    live = LiveTraining("segmentation_small", "FP16", steps=30, device="cpu")
+    c = live.forked_run
+    fp32, static = (recorded("segmentation_small", recipe, 0) for recipe in ("FP32", "FP16 static"))
+    c.handle(change(c, scaling=Scaling.STATIC))
+    assert c.recorded == (fp32, static)
+    c.handle(change(c, log2_scale=3))
+    assert c.recorded == (fp32, None)
+    live.close()
 
 
 def test_a_custom_task_has_no_record():
@@ -479,25 +539,42 @@ def test_a_custom_task_has_no_record():
     assert custom.state()["recorded"] == ""
 
 
-def test_fast_steps_are_sent_in_thirty_frames_a_second():
-    def shown(times, seconds, drawn=True):
-        post = Post(ticked(controller(steps=500), 0))
-        for _ in range(times):
-            post.box.tick()
-            post.now += seconds
-            if post.box.post() and drawn:
-                post.box.drawn(post.frames[-1][0]["number"])
-        return post
+def shown_for(times, seconds, drawn=True):
+    """Return a page after some steps, each of which takes these seconds of its clock.
 
-    post = shown(200, 0.005)
-    assert len(post.frames) == pytest.approx(1 / FRAME_SECONDS, abs=2)
+    Args:
+        times: The number of steps.
+        seconds: The time of a step.
+        drawn: Whether the page answers that it has drawn each frame.
+    """
+    post = Post(ticked(controller(steps=500), 0))
+    for _ in range(times):
+        post.box.tick()
+        post.now += seconds
+        if post.box.post() and drawn:
+            post.box.drawn(post.frames[-1][0]["number"])
+    return post
+
+
+def test_fast_steps_are_sent_in_thirty_frames_a_second():
+    frames = shown_for(200, 0.005).frames
+    assert len(frames) == pytest.approx(1 / FRAME_SECONDS, abs=2)
+
+
+def test_frames_together_have_each_fast_step():
+    post = shown_for(200, 0.005)
     post.box.post(urgent=True)
     assert sum(map(len, post.rows())) == 200
-    # A step every 25 ms: 30 frames a second on average, where a fixed gap would give 20.
-    assert 58 <= len(shown(80, 0.025).frames) <= 62
-    # A page that does not answer gets fewer frames.
+
+
+def test_steps_of_25_ms_have_thirty_frames_a_second_on_average():
+    # A fixed gap between frames would give 20.
+    assert 58 <= len(shown_for(80, 0.025).frames) <= 62
+
+
+def test_a_page_that_does_not_answer_gets_fewer_frames():
     limit = IN_FLIGHT + 2.0 / UNANSWERED_SECONDS + 1
-    assert len(shown(400, 0.005, drawn=False).frames) <= limit
+    assert 0 < len(shown_for(400, 0.005, drawn=False).frames) <= limit
 
 
 class Watched:
@@ -536,7 +613,7 @@ def watched():
         assert not controller_watch.c.alive
 
 
-def test_a_training_in_its_thread_ends_or_fails(watched, caplog):
+def test_a_training_in_its_thread_ends(watched):
     w = watched(controller(steps=30))
     w.c.ask(Button.START)
     last = w.wait(lambda f: f["phase"] == "finished")
@@ -544,9 +621,10 @@ def test_a_training_in_its_thread_ends_or_fails(watched, caplog):
     assert last["metric_name"] == "Dice"
     assert last["fp32_metric"] == "0.300"
     assert last["branches"][0]["metric"] == "0.300"
-    w.c.ask(Button.RESET)
-    w.wait(lambda f: f["phase"] == "idle")
-    # An error of the widget itself, and not of the training.
+
+
+def test_an_error_of_the_widget_itself_is_told_and_logged(watched, caplog):
+    w = watched(controller(steps=30))
     w.c.tick = lambda: 1 / 0
     w.c.ask(Button.START)
     assert "ZeroDivisionError" in w.wait(lambda f: f["phase"] == "failed")["sentence"]
@@ -614,6 +692,11 @@ def test_messages_of_the_browser_are_commands():
         live.forked_run.handle(live.command({"do": "turn", **message}))
         assert live.forked_run.run.wanted == replace(before, **knobs) != before
     assert live.command({"do": "press", "button": "step"}) is Button.STEP
+    live.close()
+
+
+def test_an_unknown_message_of_the_browser_is_refused():
+    live = LiveTraining("digits", steps=4, device="cpu")
     with pytest.raises(ValueError, match="the page asked for"):
         live.command({"do": "dance"})
     live.close()
@@ -640,13 +723,26 @@ def test_a_still_has_a_picture_once_a_step_was_done():
     live.close()
 
 
-def test_a_figure_says_where_the_loss_is_nan():
+@pytest.fixture
+def axes_with_nan():
+    """The axes of a figure whose loss is NaN in steps 3 and 4, and infinite in step 5."""
     c = controller(losses={3: math.nan, 4: math.nan, 5: math.inf})
     c.handle(change(c, scaling=Scaling.DYNAMIC))
-    figure = static_training(ticked(c, 5))
-    loss, scale, underflow = figure.axes
-    assert all(0 < low < high < math.inf for low, high in [loss.get_ylim()])
+    return static_training(ticked(c, 5)).axes
+
+
+def test_a_figure_says_where_the_loss_is_nan(axes_with_nan):
+    loss, *_ = axes_with_nan
     assert any("NaN from step 3" in text.get_text() for text in loss.texts)
+
+
+def test_the_axis_of_a_loss_with_nan_has_finite_ends(axes_with_nan):
+    low, high = axes_with_nan[0].get_ylim()
+    assert 0 < low < high < math.inf
+
+
+def test_a_figure_has_the_scale_and_the_underflow_below(axes_with_nan):
+    _, scale, underflow = axes_with_nan
     assert scale.get_title("left") == "Loss scale"
     assert underflow.get_xlim() == (0, 20)
 

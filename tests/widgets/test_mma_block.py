@@ -182,19 +182,35 @@ def test_a_preset_sets_its_first_position():
         board.preset = name
         assert board.knob == preset.start
         assert board.result == preset.result
-    board.preset, board.block = "1 and small terms", 3
+
+
+def test_a_still_shows_the_block_that_was_chosen():
+    board = MmaBlock("1 and small terms", "V100")
+    board.block = 3
     assert str(board.blocks[3]) in board.still()["text/plain"]
+
+
+def test_a_gpu_with_fewer_blocks_shows_the_first_one():
+    board = MmaBlock("1 and small terms", "V100")
+    board.block = 3
     board.gpu = "H100"
-    assert board.block == 0
     assert len(board.blocks) == 1
-    board.preset, board.gpu = "random", "A100"
-    # C of a block is the result of the block before.
+    assert board.block == 0
+
+
+def test_c_of_a_block_is_the_result_of_the_block_before():
+    board = MmaBlock("random", "A100")
     assert board.blocks[1].terms[-1].value == board.blocks[0].result
 
 
-def test_errors_of_sums_equal_those_of_numpy():
+@pytest.fixture(scope="module")
+def found():
+    """Errors of sums of three lengths."""
+    return sum_errors([16, 256, 2048])
+
+
+def test_errors_of_sums_equal_those_of_numpy(found):
     generator = torch.Generator().manual_seed(0)
-    found = sum_errors([16, 256, 2048])
     a, b = (
         torch.rand(17, 2048, generator=generator).half().numpy().astype(np.float64)
         for _ in range(2)
@@ -212,6 +228,9 @@ def test_errors_of_sums_equal_those_of_numpy():
             assert found.errors[name][i] == pytest.approx(
                 np.median(abs(sums - exact) / exact), rel=1e-6
             )
+
+
+def test_sums_in_pairs_err_least_and_in_fp16_most(found):
     last = {name: errors[-1] for name, errors in found.errors.items()}
     assert sorted(last, key=last.__getitem__) == [
         "FP32, in pairs",
@@ -222,10 +241,17 @@ def test_errors_of_sums_equal_those_of_numpy():
         "V100, C and D in FP16",
         "FP16, one by one",
     ]
+
+
+def test_the_picture_of_errors_has_its_sentence(found):
     words = sum_errors_sentence(found)
     assert words.startswith("At K = 2,048 the same sums are off by ")
     figure = sum_errors_figure(found)
     assert " ".join(figure.get_supxlabel().split()) == words
+
+
+def test_the_picture_of_errors_has_a_line_for_each_way(found):
+    figure = sum_errors_figure(found)
     assert [line.get_label() for line in figure.axes[0].lines] == list(found.errors)
 
 

@@ -149,6 +149,8 @@ class TestOutcomes:
             "TOWARD_NEGATIVE": down,
             "STOCHASTIC": ("0.0999755859375 or 0.10003662109375", "60% or 40%"),
         }
+
+    def test_every_rounding_keeps_an_exact_number(self, js):
         assert {row["error"] for row in js.rounded(0.5, FP16, Rounding.STOCHASTIC)["rows"]} == {
             "exact"
         }
@@ -179,9 +181,13 @@ class TestInterval:
                 assert (at == value) == ends[f"{side}_in"], case
                 outside = float(round_to(np.nextafter(ends[side], beyond), format, rounding))
                 assert outside != value or format.max == abs(value), case
+
+    def test_the_interval_of_zero_has_both_signs(self, js):
         ends = {"low": -(2.0**-25), "high": 2.0**-25, "low_in": True, "high_in": True}
         assert js.interval(1e-9, FP16, Rounding.NEAREST_EVEN) == ends
         assert js.interval(-1e-9, FP16, Rounding.NEAREST_EVEN) == ends
+
+    def test_the_interval_of_infinity_has_no_outer_end(self, js):
         assert js.interval(1e6, FP16, Rounding.NEAREST_EVEN)["high"] is None
         assert js.interval(-1e6, FP16, Rounding.NEAREST_EVEN)["low"] is None
 
@@ -191,13 +197,29 @@ def test_window_stays_when_the_format_changes():
     line.window = (1.0, 3.0)
     line.format = BF16
     assert line.window == (1.0, 3.0)
+
+
+def test_the_whole_line_has_the_window_of_its_format():
+    line = NumberLine(BF16, 2049.0)
+    line.window = (1.0, 3.0)
     line.whole()
     assert line.window == whole(BF16, "log")
+
+
+def test_a_window_with_zero_is_left_for_the_scale_of_logarithms():
+    line = NumberLine(BF16, 2049.0)
     line.scale, line.window = "linear", (-1.0, 1.0)
     line.scale = "log"
     assert line.window == whole(BF16, "log")
+
+
+def test_a_page_gets_the_row_of_a_format_of_ones_own():
+    line = NumberLine(FP16)
     line.format = Format("mine", exponent_bits=4, significand_bits=7)
     assert "mine" in [row["name"] for row in line.get_state()["_formats"]]
+
+
+def test_a_number_line_of_fp64_is_refused():
     with pytest.raises(traitlets.TraitError, match="FP64"):
         NumberLine(FP64)
 
@@ -283,6 +305,9 @@ TICKS = """(low, high) => {
 def test_an_axis_of_a_few_float64_numbers_has_few_ticks(js):
     """Beside 1 the step of the ticks is so small that a counter of them cannot count by 1."""
     assert 0 < len(js.run(TICKS, 1.0, 1 + 2.0**-50)) < 20
+
+
+def test_an_axis_of_whole_numbers_has_a_tick_at_each(js):
     assert js.run(TICKS, 0.0, 7.0) == ["0", "1", "2", "3", "4", "5", "6", "7"]
 
 
@@ -414,8 +439,14 @@ def test_the_page_follows_its_sliders_without_a_kernel(page):
     )
     root.get_by_role("button", name="BF16").click()
     assert page.trait("highlight") == "BF16"
-    swallowed = SwallowedUpdates(weight=0.3, update=1e-4, steps=50)  # between the sliders' places
+
+
+def test_a_weight_between_the_places_of_the_slider_is_kept():
+    swallowed = SwallowedUpdates(weight=0.3, update=1e-4, steps=50)
     assert swallowed.moved["FP16"] == moved(numpy_loop(0.3, 1e-4, 50, np.float16))
+
+
+def test_swallowed_updates_of_no_step_are_refused():
     with pytest.raises(ValueError, match="steps: expected 1 to 100,000, got 0"):
         SwallowedUpdates(steps=0)
 
@@ -439,12 +470,17 @@ def test_ticks_of_weights_tell_them_apart(js, low, high, texts):
 def test_an_infinite_weight_is_drawn_at_the_edge(page):
     root = page.show(SwallowedUpdates(weight=65504.0, update=65504.0, steps=4))
     assert root.locator("[data-curve=FP16] [data-key=end]").text_content() == "−inf"
-    for points in root.locator("polyline").all():
+    lines = root.locator("polyline").all()
+    assert lines
+    for points in lines:
         assert "NaN" not in points.get_attribute("points")
-    sentence = page.trait("sentence")
-    assert "FP16 ends at −inf, too far" in sentence
+
+
+def test_the_sentence_names_the_ends_of_an_overflow(js):
+    said = sentence(js, 65504.0, 65504.0, 4)
+    assert "FP16 ends at −inf, too far" in said
     # After an overflow, Kahan's sum subtracts infinity from infinity.
-    assert sentence.endswith("FP16 + Kahan ends at NaN.")
+    assert said.endswith("FP16 + Kahan ends at NaN.")
 
 
 def test_one_update_is_in_the_singular(page):
@@ -463,8 +499,13 @@ def test_the_sentence_says_which_go_too_far_and_which_stay_short(js):
     assert said.endswith("BF16 has not moved once, FP16 ends at 0.7617, too far.")
     said = sentence(js, 16.0, 1.25 * 2.0**-7)
     assert "FP16 ends at 8.188, too short a way" in said
+
+
+def test_the_sentence_says_that_a_master_arrives(js):
     assert sentence(js, 1.0, 2.0**-6, 10).endswith("FP16 + FP32 master arrive.")
 
+
+def test_page_and_kernel_write_a_quarter_of_a_power_alike(js):
     for value, text in ((0.0625, "2^-4 = 0.0625"), (1.75 * 8, "1.75 × 2^3 = 14"), (0.3, "0.3")):
         assert js.run("quarters", value) == text
         assert quarters(value) == text

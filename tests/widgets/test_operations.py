@@ -44,7 +44,9 @@ def test_a_row_of_an_operation(board):
         0.0,
         "",
     )
-    # Operations of torch's list "set dtype" are shown on the deny list.
+
+
+def test_operations_of_the_list_set_dtype_are_shown_as_denied(board):
     assert view(board, "sum")["list"] == "deny"
     assert view(board, "sum")["why"].startswith("set dtype: ")
 
@@ -75,18 +77,23 @@ class TestMoved:
         )
         assert row["why"] == "you moved it here; its own list is deny"
 
-    def test_on_its_own_list_or_in_bf16_exp_does_not_overflow(self, board):
+    def test_exp_on_its_own_list_again_leaves_the_first_state(self, board):
         before = board.sentence, board.get_state()["_rows"]
         board.move("exp", "allow")
         board.move("exp", "deny")
         assert board.overrides == {}
         assert (board.sentence, board.get_state()["_rows"]) == before
+
+    def test_exp_does_not_overflow_in_bf16(self, board):
+        """BF16 has the range of FP32."""
         board.move("exp", "allow")
         board.format_name = "BF16"
         assert view(board, "matmul")["gives"] == "BF16"
-        # BF16 has the range of FP32.
         assert "overflows" not in board.sentence
-        board.format_name = "FP16"
+
+    def test_reset_leaves_the_first_state(self, board):
+        before = board.sentence, board.get_state()["_rows"]
+        board.move("exp", "allow")
         board.reset()
         assert (board.sentence, board.get_state()["_rows"]) == before
 
@@ -133,16 +140,23 @@ class TestMoved:
         ]
 
 
-def test_unknown_operations_and_lists_are_refused(board):
+def test_an_unknown_operation_is_refused(board):
     with pytest.raises(
         traitlets.TraitError, match=r"operation: expected one of matmul, exp, sum.*got 'softmax'"
     ):
         board.move("softmax", "allow")
+    assert board.overrides == {}
+
+
+def test_an_unknown_list_is_refused(board):
     with pytest.raises(
         traitlets.TraitError, match="list: expected one of allow, deny, promote, keep, got 'white'"
     ):
         board.move("exp", "white")
     assert board.overrides == {}
+
+
+def test_a_ledger_of_integers_is_refused():
     with pytest.raises(ValueError, match="expected a forward pass that computes floating-point"):
         CastLedger(lambda x: x + 1, torch.tensor([1, 2]))
 
@@ -171,9 +185,14 @@ def test_details_of_an_operation(board):
     )
     board.move("exp", "allow")
     assert view(board, "exp")["detail"].endswith("; 4 elements are inf or NaN.")
+
+
+def test_details_count_the_elements_that_are_lost():
     lost = CastLedger(lambda x: (x @ x) * 1e-9, torch.full((2, 2), 2.0))
     assert "4 elements are 0 here and not in FP32" in row_view(lost.rows[-1])["detail"]
-    board.reset()
+
+
+def test_a_still_has_a_line_for_each_operation(board):
     assert board.still()["text/plain"].splitlines()[:3] == [
         "operation  takes  list   gives  error",
         "matmul     FP32   allow  FP16   exact",
@@ -187,6 +206,10 @@ def test_each_pass_visits_each_operation_once() -> None:
     operations = len(passes.explanation.rows)
     names = [sentence.partition(":")[0] for sentence in state["_said"][1:-1]]
     assert names == [name for name in PASSES for _ in range(operations)][:-1]
+
+
+def test_rows_of_passes_name_what_each_operation_takes() -> None:
+    state = CastPasses().get_state()
     # Two operations read the input, number -1.
     assert [row["takes"] for row in state["_rows"]] == [
         [-1],
@@ -289,18 +312,24 @@ class TestStages:
         assert steps.stage == 0
         assert steps.watched.step == 1
         assert steps.sentence == "The model computes with FP16 copies of FP32 master weights."
+
+    def test_each_stage_has_its_own_sentence(self, steps):
         for number, sentence in enumerate(sentences(steps).values()):
             steps.stage = number
             assert steps.sentence == sentence
         assert len(set(sentences(steps).values())) == 8
+
+    def test_a_still_has_all_stages(self, steps):
         text = steps.still()["text/plain"]
         assert all(f"{number} {name}: " in text for number, name in enumerate(STAGES, 1))
+
+    def test_the_watched_step_is_that_of_a_training_run(self, steps):
         record = TrainingRun(DIGITS, RECIPES["O2"], measure_every=0).step()
         assert steps.watched.loss == record.loss
-        assert (
-            f"The loss is {record.loss:.3g}, in FP32. Times the scale 2^16"
-            in sentences(steps)["loss"]
-        )
+
+    def test_the_sentences_have_the_numbers_of_the_step(self, steps):
+        loss = f"{steps.watched.loss:.3g}"
+        assert f"The loss is {loss}, in FP32. Times the scale 2^16" in sentences(steps)["loss"]
         assert sentences(steps)["check for inf"].startswith("All 26,122 gradients are finite")
 
     def test_fp32_casts_nothing(self, steps):
@@ -311,8 +340,10 @@ class TestStages:
         assert words["loss"].endswith("in FP32, and nothing scales it.")
         assert words["scaled backward"].startswith("Nothing is scaled: they go from ")
         assert "6 return FP32" in words["forward"]
+
+    def test_each_power_of_two_moves_a_bar_by_one_place_of_68(self, steps):
+        steps.recipe_name = "FP32"
         plain = steps.get_state()["_view"]["stages"][3][-1]["bar"]
-        # Each power of two moves a bar by one of its 68 places.
         steps.log2_scale = 4
         scaled = steps.get_state()["_view"]["stages"][3][-1]["bar"]
         assert [b - a for a, b in zip(plain, scaled, strict=True)] == pytest.approx([4 / 68] * 2)
@@ -333,6 +364,9 @@ class TestStages:
     def test_norms_keep_fp32(self):
         steps = StepDebugger(replace(TASKS["segmentation_small"], batch_size=2))
         assert sentences(steps)["cast weights"].endswith("; 3 normalisation layers keep FP32.")
+
+    def test_o3_with_adam_loses_its_model_in_one_step(self):
+        steps = StepDebugger(replace(TASKS["segmentation_small"], batch_size=2))
         steps.recipe_name = "O3"
         # Adam divides by the root of squared gradients plus 1e-8, and in FP16 both are 0.
         assert sentences(steps)["step"].endswith("25,152 of its 25,152 updates are inf or NaN.")
@@ -340,7 +374,6 @@ class TestStages:
         assert sentences(steps)["copy back"] == f"Every weight is {lost}"
 
     def test_too_high_scale_is_skipped(self, steps):
-        first = steps.watched.loss
         steps.log2_scale = 40
         words = sentences(steps)
         assert not steps.watched.stepped
@@ -351,10 +384,17 @@ class TestStages:
         )
         assert words["step"] == "Skipped: the weights and the optimizer's state stay as they were."
         assert words["copy back"] == "Nothing moved, so nothing changes."
+
+    def test_the_step_after_a_skipped_one_has_half_the_scale(self, steps):
+        steps.log2_scale = 40
         steps.another_step()
         assert steps.log2_scale == 39
         assert steps.watched.scale == 2.0**39
         assert steps.watched.step == 2
+
+    def test_reset_returns_to_the_first_step(self, steps):
+        first = steps.watched.loss
+        steps.another_step()
         steps.another_step()
         assert steps.watched.step == 3
         steps.reset()
@@ -372,7 +412,7 @@ def test_a_step_whose_gradients_are_all_zero_says_so():
     assert "no finite gradient other than zero is left" in sentences(steps)["unscale"]
 
 
-def test_showing_passes_changes_neither_the_model_nor_random_numbers() -> None:
+def test_showing_passes_changes_no_model_and_no_random_numbers() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     inputs = torch.randn(8, 2)
     before = copy.deepcopy(model.state_dict())

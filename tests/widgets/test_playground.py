@@ -201,7 +201,8 @@ def test_a_loss_scale_holds_from_the_next_step_on(page: Page) -> None:
     assert page.trait("changes") == {"scaling": "dynamic"}
 
 
-def steps_are(page: Page, root: Any, count: int) -> None:
+def do_steps(root: Any, count: int) -> None:
+    """Press One step so many times, from the beginning of a run on."""
     for _ in range(count):
         root.get_by_role("button", name="One step").click()
     assert steps_of(root) == count
@@ -209,7 +210,7 @@ def steps_are(page: Page, root: Any, count: int) -> None:
 
 def test_the_handle_scales_from_the_next_step_on(page: Page) -> None:
     root = page.show(Playground())
-    steps_are(page, root, 1)
+    do_steps(root, 1)
     handle = root.get_by_role("slider", name="Loss scale")
     assert handle.get_attribute("aria-valuetext") == "2^0"
     for _ in range(4):
@@ -232,7 +233,7 @@ def test_the_handle_is_dragged_along_the_axis(page: Page) -> None:
     mouse.move(box["x"] + 10 + 22 * step, middle, steps=5)
     mouse.up()
     assert page.trait("changes") == {"scaling": "static", "log2_scale": 12}
-    steps_are(page, root, 1)
+    do_steps(root, 1)
     assert "skipped" not in sentence_of(root)
 
 
@@ -241,7 +242,7 @@ def test_the_handle_sets_a_dynamic_scale_back(page: Page) -> None:
     handle = root.get_by_role("slider", name="Loss scale")
     handle.press("End")
     assert handle.get_attribute("aria-valuetext") == "2^30"
-    steps_are(page, root, 2)
+    do_steps(root, 2)
     assert handle.get_attribute("aria-valuetext") == "2^28"
     handle.press("ArrowLeft")
     assert handle.get_attribute("aria-valuetext") == "2^27"
@@ -263,7 +264,7 @@ def test_the_handle_is_on_the_axis_of_exponents(page: Page) -> None:
 def test_a_guess_is_settled_by_the_first_step(page: Page) -> None:
     root = page.show(Playground("epsilon"))
     root.get_by_role("radio", name="It learns less").press("Space")
-    steps_are(page, root, 1)
+    do_steps(root, 1)
     assert root.get_by_role("radio", name="It learns less").count() == 0
     reply = root.locator(".pg-reply")
     assert reply.inner_text().startswith("Your guess: It learns less. The answer comes at step 5")
@@ -276,14 +277,14 @@ def test_a_guess_is_settled_by_the_first_step(page: Page) -> None:
 def test_a_right_guess_is_confirmed(page: Page) -> None:
     root = page.show(Playground("epsilon"))
     root.get_by_role("radio", name="The weights become NaN").press("Space")
-    steps_are(page, root, 5)
+    do_steps(root, 5)
     text = "You guessed right: The weights become NaN. "
     assert root.locator(".pg-reply").inner_text().startswith(text)
 
 
 def test_a_turned_knob_ends_the_question(page: Page) -> None:
     root = page.show(Playground())
-    steps_are(page, root, 1)
+    do_steps(root, 1)
     root.get_by_role("radio", name="dynamic").click()
     text = "With the first settings: No, nothing appears. "
     assert root.locator(".pg-reply").inner_text().startswith(text)
@@ -291,7 +292,7 @@ def test_a_turned_knob_ends_the_question(page: Page) -> None:
 
 def test_reset_asks_again(page: Page) -> None:
     root = page.show(Playground("epsilon"))
-    steps_are(page, root, 1)
+    do_steps(root, 1)
     root.get_by_role("button", name="Reset").click()
     assert root.get_by_role("radio", name="It learns less").is_visible()
 
@@ -360,7 +361,9 @@ def test_it_works_from_the_keyboard_alone(page: Page) -> None:
     root = page.show(Playground("too_high"))
     page.page.keyboard.press("Tab")
     focused = "() => document.activeElement.textContent"
-    while page.page.evaluate(focused) != "One step":
+    for _ in range(root.locator("button, input, select, [tabindex]").count()):
+        if page.page.evaluate(focused) == "One step":
+            break
         page.page.keyboard.press("Tab")
     page.page.keyboard.press("Enter")
     assert steps_of(root) == 1

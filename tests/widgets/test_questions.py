@@ -212,6 +212,9 @@ def test_a_guessed_number_is_kept_with_its_measurement(journal: Path) -> None:
     assert again.choice == "1"
     assert again.truth == 0.0244
     assert again.answered.startswith("Not quite: you said 1%, it was 0.0244%: 41 times less.")
+
+
+def test_a_guess_outside_of_a_shorter_ruler_is_asked_again(journal: Path) -> None:
     # As if the ruler had been longer when this was answered.
     append_answer(journal, "prediction", "numbers.tenth", "50")
     assert predict("numbers.tenth", lambda: 0.0244).choice == ""
@@ -288,10 +291,19 @@ def test_torch_s_scaler_gives_the_right_answers() -> None:
 def test_quiz_has_ten_questions_of_lessons() -> None:
     assert len(QUESTIONS) == 10
     assert {row.lesson for row in QUESTIONS.values()} <= {lesson.name for lesson in lessons()}
+
+
+def test_right_answers_of_the_quiz_have_different_places() -> None:
     places = [row.choices.index(row.answer) for row in QUESTIONS.values()]
     assert max(map(places.count, range(4))) <= 4
+
+
+def test_a_question_whose_answer_is_no_choice_is_refused() -> None:
     with pytest.raises(ValueError, match="expected the answer among the choices"):
         QuizQuestion("1 + 1?", ("3", "4"), "2", "", "01_numbers")
+
+
+def test_a_quiz_sends_no_reason_before_the_answer() -> None:
     for sent in (
         quiz("before").get_state(),
         quiz("after").get_state(),
@@ -300,25 +312,46 @@ def test_quiz_has_ten_questions_of_lessons() -> None:
         assert not any(row.why in json.dumps(sent, default=str) for row in QUESTIONS.values())
 
 
-def test_answers_are_stored_and_final(journal: Path) -> None:
-    first = quiz("before")
-    first.answers = {"odd": "2049"}
-    first.answers = {"odd": "2049", "tiny": UNKNOWN}
-    assert [(line["id"], line["answer"]) for line in entries(journal, "before")] == [
-        ("odd", "2049"),
-        ("tiny", UNKNOWN),
-    ]
-    assert first.results == {}
-    # The cell is run again, perhaps in another kernel.
-    again = quiz("before")
-    assert again.answers == {"odd": "2049", "tiny": UNKNOWN}
+BEFORE = {"odd": "2049", "tiny": UNKNOWN}
+
+
+@pytest.fixture
+def answered_before(journal: Path) -> Quiz:
+    """A quiz before the course of which two questions are answered."""
+    widget = quiz("before")
+    widget.answers = {"odd": "2049"}
+    widget.answers = BEFORE
+    return widget
+
+
+@pytest.mark.usefixtures("answered_before")
+def test_each_answer_of_a_quiz_is_stored_once(journal: Path) -> None:
+    stored = [(line["id"], line["answer"]) for line in entries(journal, "before")]
+    assert stored == list(BEFORE.items())
+
+
+def test_a_quiz_before_the_course_shows_no_result(answered_before: Quiz) -> None:
+    assert answered_before.results == {}
+
+
+@pytest.mark.usefixtures("answered_before")
+def test_answers_of_a_quiz_are_there_in_the_next_kernel() -> None:
+    assert quiz("before").answers == BEFORE
+
+
+@pytest.mark.usefixtures("answered_before")
+def test_the_quiz_after_the_course_has_the_earlier_answers() -> None:
     second = quiz("after")
     assert second.answers == {}
-    assert second.earlier == again.answers
+    assert second.earlier == BEFORE
+
+
+@pytest.mark.usefixtures("answered_before")
+def test_the_quiz_after_the_course_shows_its_results(journal: Path) -> None:
+    second = quiz("after")
     second.answers = {"odd": "2048"}
     assert {id: result["answer"] for id, result in second.results.items()} == {"odd": "2048"}
-    assert entries(journal, "after")[0]["answer"] == "2048"
-    assert len(entries(journal, "before")) == 2
+    assert [line["answer"] for line in entries(journal, "after")] == ["2048"]
 
 
 def test_invalid_answers_of_a_quiz_are_ignored(journal: Path) -> None:
@@ -327,9 +360,16 @@ def test_invalid_answers_of_a_quiz_are_ignored(journal: Path) -> None:
     widget = quiz("before")
     assert widget.answers == {}
     widget.answers = {"odd": "2049", "largest": "a lot", "other": "x"}
-    widget.answers = {"odd": "2048"}
-    widget.answers = {}
     assert widget.answers == {"odd": "2049"}
+
+
+@pytest.mark.usefixtures("journal")
+def test_an_answer_of_a_quiz_is_final() -> None:
+    widget = quiz("before")
+    widget.answers = {"odd": "2049"}
+    for changed in ({"odd": "2048"}, {}):
+        widget.answers = changed
+        assert widget.answers == {"odd": "2049"}
 
 
 def test_an_unknown_phase_of_a_quiz_is_refused() -> None:
@@ -337,44 +377,88 @@ def test_an_unknown_phase_of_a_quiz_is_refused() -> None:
         quiz("during")
 
 
+FIRST_CHOICES = {id: row.choices[0] for id, row in QUESTIONS.items()}
+
+
+def press(page: Page, *keys: str) -> None:
+    """Press keys, one after the other."""
+    for key in keys:
+        page.page.keyboard.press(key)
+
+
 @pytest.mark.browser
 def test_all_questions_are_answered_by_keyboard(page: Page) -> None:
-    def press(*keys: str) -> None:
-        for key in keys:
-            page.page.keyboard.press(key)
-
     root = page.show(quiz("before"))
     root.locator("input").first.focus()
     for _ in QUESTIONS:
-        press("Space", "Enter")  # the first choice
+        # The first choice.
+        press(page, "Space", "Enter")
     assert "You answered 10 of 10 questions. At the end of the course" in root.inner_text()
-    assert page.trait("answers") == {id: row.choices[0] for id, row in QUESTIONS.items()}
+    assert page.trait("answers") == FIRST_CHOICES
 
-    second = Quiz("after", {}, page.trait("answers"))
-    root = page.show(second)
+
+@pytest.fixture
+def second_question(page: Page) -> Any:
+    """A quiz after the course, in which the first question was skipped by keyboard."""
+    root = page.show(Quiz("after", {}, FIRST_CHOICES))
     root.locator("input").first.focus()
-    press("Tab", "Enter")  # Skip: Commit is disabled
-    assert "Question 2 of 10" in root.inner_text()
-    press("Space", "Enter")
-    assert "Yes: 2048. FP16 has 11 significant bits" in root.inner_text()
+    # The button Commit is disabled, so the next one is Skip.
+    press(page, "Tab", "Enter")
+    return root
+
+
+@pytest.mark.browser
+def test_a_skipped_question_is_followed_by_the_next(second_question: Any) -> None:
+    assert "Question 2 of 10" in second_question.inner_text()
+
+
+@pytest.mark.browser
+def test_a_committed_answer_has_its_reply_in_focus(page: Page, second_question: Any) -> None:
+    press(page, "Space", "Enter")
+    assert "Yes: 2048. FP16 has 11 significant bits" in second_question.inner_text()
     assert page.page.evaluate("document.activeElement.className") == "lk-reply"
+
+
+@pytest.fixture
+def last_page(page: Page, second_question: Any) -> Any:
+    """The quiz after its last question."""
+    press(page, "Space", "Enter")
     for _ in range(8):
-        press("Tab", "Enter", "ArrowDown", "Enter")  # next question, its second choice
-    press("Tab", "Enter")
+        # The next question, and its second choice.
+        press(page, "Tab", "Enter", "ArrowDown", "Enter")
+    press(page, "Tab", "Enter")
+    return second_question
+
+
+@pytest.mark.browser
+def test_the_last_page_compares_with_the_quiz_before(last_page: Any) -> None:
     rows = list(QUESTIONS.values())
     now = 1 + sum(row.answer == row.choices[1] for row in rows[2:])
     before = sum(row.answer == row.choices[0] for row in rows[1:])
     assert (
         f"You answered 9 of 10 questions. Right now: {now}. Right before the course: {before}."
-        in root.inner_text()
+        in last_page.inner_text()
     )
-    cells = root.locator("tbody tr").first.locator("th, td").all_inner_texts()
+    assert last_page.locator("td[data-right='true']").count() == now + before
+
+
+@pytest.mark.browser
+def test_the_last_page_has_a_row_for_each_answer(last_page: Any) -> None:
+    cells = last_page.locator("tbody tr").first.locator("th, td").all_inner_texts()
     assert cells == [QUESTIONS["odd"].question, "✓ 2048", "✓ 2048", "2048", "02 rounding"]
-    assert root.get_by_role("link", name="02 rounding").get_attribute("href") == "02_rounding.html"
-    assert root.locator("td[data-right='true']").count() == now + before
-    root.get_by_role("button", name="Answer the skipped questions").focus()
-    press("Enter")
-    assert "Question 1 of 10" in root.inner_text()
+
+
+@pytest.mark.browser
+def test_the_last_page_links_the_lesson_of_a_question(last_page: Any) -> None:
+    link = last_page.get_by_role("link", name="02 rounding")
+    assert link.get_attribute("href") == "02_rounding.html"
+
+
+@pytest.mark.browser
+def test_skipped_questions_can_be_answered_at_the_end(page: Page, last_page: Any) -> None:
+    last_page.get_by_role("button", name="Answer the skipped questions").focus()
+    press(page, "Enter")
+    assert "Question 1 of 10" in last_page.inner_text()
 
 
 @pytest.mark.browser

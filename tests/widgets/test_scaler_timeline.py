@@ -186,6 +186,9 @@ def test_a_trace_with_a_skipped_step_is_refused():
 
 def test_a_timeline_has_at_most_the_steps_of_its_trace():
     assert len(ScalerTimeline(trace_of(0.1, 0.2), steps=400).replay) == 2
+
+
+def test_a_timeline_of_no_step_is_refused():
     with pytest.raises(ValueError, match="1 or more"):
         ScalerTimeline(steps=0)
 
@@ -271,22 +274,46 @@ def test_a_lens_over_a_short_trace_has_one_place(page):
     assert lens.evaluate("input => input.style.getPropertyValue('--lk-filled')") == "0%"
 
 
-def test_six_scalers_are_shown_with_their_hysteresis(js, page):
-    presets = ScalerPresets()
-    skips = {name: what.skips for name, what in presets.replays.items()}
-    assert list(skips) == ["torch", "apex", "DeepSpeed", "Megatron", "OneFlow", "fastai"]
+def skips_of(presets: ScalerPresets) -> dict[str, int]:
+    """Return the name of each scaler -> the steps that it skips."""
+    return {name: what.skips for name, what in presets.replays.items()}
+
+
+SIX = ["torch", "apex", "DeepSpeed", "Megatron", "OneFlow", "fastai"]
+
+
+def test_six_scalers_skip_by_their_rules():
+    skips = skips_of(ScalerPresets())
+    assert list(skips) == SIX
     # The rules of torch and OneFlow differ only at the ends of FP32.
     assert skips["torch"] == skips["OneFlow"]
     # With hysteresis, a scaler skips twice before it backs off.
     assert skips["DeepSpeed"] > skips["torch"]
     # The cap of 2^24 avoids overflows above.
     assert skips["apex"] < skips["torch"]
+
+
+def test_of_shipped_scalers_only_megatron_starts_too_high():
+    presets = ScalerPresets()
     presets.alike = False
-    ends = {name: what.skips for name, what in presets.replays.items()}
-    # Only Megatron starts above the safe scales.
-    assert [name for name, count in ends.items() if count] == ["Megatron"]
-    assert len(presets.replays["torch"]) == 2000
-    presets.alike = True
+    assert [name for name, count in skips_of(presets).items() if count] == ["Megatron"]
+
+
+def test_shipped_scalers_are_replayed_for_2000_steps():
+    presets = ScalerPresets()
+    presets.alike = False
+    assert {name: len(what) for name, what in presets.replays.items()} == dict.fromkeys(SIX, 2000)
+
+
+def test_a_table_counts_the_skips_of_each_scaler(page):
+    presets = ScalerPresets()
+    root = page.show(presets)
+    counts = root.locator("tbody tr td:nth-child(3)").all_text_contents()
+    assert counts == [str(count) for count in skips_of(presets).values()]
+
+
+def test_the_sentence_counts_the_skips_that_hysteresis_held(page):
+    presets = ScalerPresets()
     root = page.show(presets)
     root.get_by_role("radio", name="DeepSpeed").check()
     sentence = page.trait("sentence")
@@ -294,13 +321,18 @@ def test_six_scalers_are_shown_with_their_hysteresis(js, page):
     assert held > 0
     assert f"{held} of the skips leave the scale where it is: with hysteresis 2," in sentence
     assert "it backs off from overflow number 2 on, counted since it last grew" in sentence
+
+
+def test_the_sentence_of_torch_names_no_hysteresis(page):
+    root = page.show(ScalerPresets())
+    root.get_by_role("radio", name="DeepSpeed").check()
     root.get_by_role("radio", name="torch").check()
     assert "hysteresis" not in page.trait("sentence")
-    assert root.locator("tbody tr td:nth-child(3)").all_text_contents() == [
-        str(count) for count in skips.values()
-    ]
-    root.get_by_role("radio", name="as shipped").check(force=True)
-    trace = trace_of(*[2.0**-10] * 3)
-    for consecutive, words in ((True, "in a row"), (False, "since it last grew")):
-        config = ScalerConfig(init_scale=2.0**30, hysteresis=2, consecutive_hysteresis=consecutive)
-        assert words in js.sentence(config, trace, "mine")
+
+
+@pytest.mark.parametrize(
+    ("consecutive", "words"), [(True, "in a row"), (False, "since it last grew")]
+)
+def test_the_sentence_says_how_overflows_are_counted(js, consecutive, words):
+    config = ScalerConfig(init_scale=2.0**30, hysteresis=2, consecutive_hysteresis=consecutive)
+    assert words in js.sentence(config, trace_of(*[2.0**-10] * 3), "mine")

@@ -57,6 +57,13 @@ def test_another_setting_after_going_back_is_a_new_branch() -> None:
     assert ghost.label == "FP16 without scaling"
     assert [(mark.step, mark.label) for mark in run.run.marks] == [(16, "scaling on, 2^10")]
     assert run.run.steps[-1].loss < 0.9 * ghost.steps[-1].loss
+
+
+def test_a_branch_trains_as_a_run_that_changes_there() -> None:
+    run = ticked(live(), 30)
+    run.handle(partial(run.go_back, 15))
+    run.handle(partial(run.turn, {"scaling": Scaling.STATIC}))
+    ticked(run, 15)
     plain = TrainingRun(TASK, "FP16", 0, measure_every=0)
     expected = [plain.step().loss for _ in range(15)]
     plain.change(RECIPES["FP16 static"])
@@ -170,10 +177,13 @@ def test_a_run_of_one_step_has_the_singular() -> None:
     widget.close()
 
 
-def test_invalid_values_are_refused_with_the_choices() -> None:
-    for task in (None, 3):
-        with pytest.raises(ValueError, match=rf"task: expected one of .*, or a Task, got {task}"):
-            LiveTraining(task)
+@pytest.mark.parametrize("task", [None, 3])
+def test_what_is_no_task_is_refused(task: Any) -> None:
+    with pytest.raises(ValueError, match=rf"task: expected one of .*, or a Task, got {task}"):
+        LiveTraining(task)
+
+
+def test_an_unknown_press_or_position_is_refused() -> None:
     widget = LiveTraining(TASK, "FP16", steps=5, device="cpu")
     with pytest.raises(ValueError, match=r"press: expected one of 'start', .*, got 'go'"):
         widget.press("go")
@@ -256,7 +266,8 @@ def test_going_back_before_a_nan_repairs_the_run() -> None:
 # --- the map of scales ---
 
 
-def map_of(widget: LiveTraining, content: Any, buffers: Any) -> Any:
+def map_of(content: Any, buffers: Any) -> Any:
+    """Return the rows of a frame's map: the step, and two shares at each scale."""
     scales = len(content["map"]["log2_scales"])
     return np.frombuffer(buffers[content["map"]["buffer"]], "<f4").reshape(-1, 1 + 2 * scales)
 
@@ -268,7 +279,7 @@ def test_frames_have_the_map_of_loss_scales() -> None:
     run.send = lambda content, buffers: sent.append((content, buffers))
     ticked(run, 25)
     run.post(urgent=True)
-    rows = map_of(widget, *sent[-1])
+    rows = map_of(*sent[-1])
     assert rows[:, 0].tolist() == [1, 11, 21]
     exact = scale_map([gradient_snapshot(TrainingRun(TASK, "FP16", 0))], range(31))
     assert rows[0, 1:32] == pytest.approx(exact.lost[0], abs=1e-6)
@@ -277,13 +288,23 @@ def test_frames_have_the_map_of_loss_scales() -> None:
         assert row[1] == pytest.approx(step.underflow, abs=0.01), (
             "the share at a scale of 1 is not the measured one"
         )
+    widget.close()
+
+
+def test_the_map_of_scales_goes_back_with_the_run() -> None:
+    widget = LiveTraining(TASK, "FP16", steps=40, device="cpu")
+    run = widget.forked_run
+    sent = []
+    run.send = lambda content, buffers: sent.append((content, buffers))
+    ticked(run, 25)
+    run.post(urgent=True)
     run.handle(partial(run.go_back, 15))
     run.post(urgent=True)
-    assert map_of(widget, *sent[-1])[:, 0].tolist() == [1, 11]
+    assert map_of(*sent[-1])[:, 0].tolist() == [1, 11]
     ticked(run, 10)
     run.post(urgent=True)
     # Rows that were sent before are not sent again.
-    assert map_of(widget, *sent[-1])[:, 0].tolist() == [21]
+    assert map_of(*sent[-1])[:, 0].tolist() == [21]
     widget.close()
 
 

@@ -59,6 +59,11 @@ def test_the_sentence_follows_the_scale(page):
         "At scale 2^5, none of these activation gradients underflow in FP16, 75% are subnormal "
         "and 25% keep full precision."
     )
+
+
+def test_a_tour_moves_the_scale(page):
+    layer = torch.tensor([2.0**-30, 2.0**-10])
+    root = page.show(UnderflowHistogram(snapshot({"conv": layer}, step=0, kind=KIND)))
     root.get_by_role("button", name="Tour").click()
     for _ in range(3):
         root.get_by_role("button", name="Next").click()
@@ -86,16 +91,15 @@ def moments(js: Scripts, *, reduced: bool) -> Any:
     return js.run(MOTION, row, windows(FP16), reduced)
 
 
-def test_bars_move_to_a_scale_and_follow_a_drag_at_once(js):
-    scales = [moment["log2Scale"] for moment in moments(js, reduced=False)]
-    assert scales == [10, 2.5, 0, 0, 0, 4]
-    assert [moment["moving"] for moment in moments(js, reduced=False)][:5] == [
-        True,
-        True,
-        True,
-        True,
-        False,
-    ]
+def test_bars_move_to_a_scale_in_steps(js):
+    *moving, _ = moments(js, reduced=False)
+    assert [moment["log2Scale"] for moment in moving] == [10, 2.5, 0, 0, 0]
+    assert [moment["moving"] for moment in moving] == [True, True, True, True, False]
+
+
+def test_bars_follow_a_drag_at_once(js):
+    *_, dragged = moments(js, reduced=False)
+    assert dragged["log2Scale"] == 4
 
 
 def test_only_bars_that_leave_the_format_fall(js):
@@ -246,6 +250,10 @@ def test_observed_shares_are_averaged_over_all_layers(gradients):
         "relu": 0.1,
         "head": 0.0,
     }
+
+
+def test_a_snapshot_without_observed_shares_has_none(gradients):
+    snap = snapshot(gradients, step=0, kind=KIND)
     assert {row["observed"] for row in rows(snap)} == {None}
 
 
@@ -286,7 +294,7 @@ def zoom() -> GradientZoom:
 
 
 def test_the_sentence_of_a_zoom_at_each_level(page, zoom: GradientZoom) -> None:
-    root = page.show(zoom)
+    page.show(zoom)
 
     def sentence_at(**traits: Any) -> str:
         page.set(**traits)
@@ -302,16 +310,19 @@ def test_the_sentence_of_a_zoom_at_each_level(page, zoom: GradientZoom) -> None:
     # The sixth row of a tensor of shape [2, 3, 4, 5] has the index [0, 1, 1].
     sentence = sentence_at(zoom=3, row=5, column=2)
     assert sentence.startswith("conv[0, 1, 1, 2] at step 40 is ")
-    zoom.frame, zoom.row, zoom.column = 1, 5, 2
-    # The bits are those of numpy's float16.
-    for k in (0, 5, 30):
-        page.set(log2_scale=k)
-        code = int(np.float32(zoom.gradient * 2.0**k).astype(np.float16).view(np.uint16))
-        assert "".join(root.locator(".be-bit b").all_text_contents()) == f"{code:016b}"
     assert sentence_at(zoom=2).endswith("Of the 120 shown, 0% are zero already in FP32.")
     assert sentence_at(zoom=3, row=23, column=4, layer="head").startswith("head[4] at step 40")
     assert page.trait("row") == 0
     assert page.trait("column") == 4
+
+
+def test_the_bits_of_a_gradient_are_those_of_numpy(page: Page, zoom: GradientZoom) -> None:
+    zoom.zoom, zoom.frame, zoom.row, zoom.column = 3, 1, 5, 2
+    root = page.show(zoom)
+    for k in (0, 5, 30):
+        page.set(log2_scale=k)
+        code = int(np.float32(zoom.gradient * 2.0**k).astype(np.float16).view(np.uint16))
+        assert "".join(root.locator(".be-bit b").all_text_contents()) == f"{code:016b}"
 
 
 @pytest.mark.parametrize("gradient", [1.5 * 2.0**-14, -3e-4, 0.1, 32000.0])

@@ -149,8 +149,13 @@ def test_knobs_without_effect_have_a_reason() -> None:
     }
     assert set(why_fixed(Knobs(autocast=True), TASKS["gpt"])) == {"norms_fp32", "masters"}
     assert why_fixed(Knobs(), TASKS["gpt"]) == {}
-    # The scale has no effect while scaling is off.
+
+
+def test_a_scale_is_no_change_while_scaling_is_off() -> None:
     assert changed(Knobs(), Knobs(log2_scale=4)) == ""
+
+
+def test_a_change_is_named_by_its_knobs() -> None:
     assert changed(Knobs(), Knobs("BF16", accumulator="V100")) == "BF16, sums of a V100"
 
 
@@ -161,6 +166,10 @@ def test_a_refused_change_has_a_notice() -> None:
         bench.notice
         == "Not done: under autocast the weights are FP32 themselves, and their own master"
     )
+
+
+def test_a_fork_before_the_first_step_is_refused() -> None:
+    bench = bench_of("O1")
     bench.handle(partial(bench.fork_after, 3))
     assert bench.notice.startswith("Not done: a fork needs a run to leave")
 
@@ -214,7 +223,7 @@ def test_a_fork_may_have_another_learning_rate() -> None:
     assert bench.fork.steps[-1].loss == loss
 
 
-def test_another_format_begins_a_run_or_its_fork_again() -> None:
+def test_another_format_begins_a_fork_again() -> None:
     bench = run_through(bench_of("O2"), steps=9)
     bench.handle(partial(bench.fork_after, 4))
     assert names(bench) == ["O2", "fork"]
@@ -222,6 +231,12 @@ def test_another_format_begins_a_run_or_its_fork_again() -> None:
     assert bench.fork.origin == 4
     run_through(bench)
     assert bench.fork.run.recipe.model.name == "BF16"
+
+
+def test_another_format_begins_a_run_again_without_its_fork() -> None:
+    bench = run_through(bench_of("O2"), steps=9)
+    bench.handle(partial(bench.fork_after, 4))
+    run_through(bench)
     bench.handle(partial(bench.choose, branch=0))
     bench.handle(partial(bench.turn, {"autocast": True}))
     assert bench.fork is None
@@ -247,8 +262,21 @@ def test_a_run_is_kept_while_another_task_is_chosen() -> None:
     assert bench.fp32 == fp32
     assert bench.notice == "Your run of digits is as you left it, after step 5."
     assert run_through(bench).phase is Phase.FINISHED
+
+
+def test_each_task_keeps_a_run_of_its_own() -> None:
+    bench = run_through(bench_of("O2"), 5)
+    bench.handle(partial(bench.choose, task=TASKS["small_targets"]))
+    run_through(bench, 2)
+    bench.handle(partial(bench.choose, task=DIGITS))
+    assert bench.run.done == 5
     bench.handle(partial(bench.choose, task=TASKS["small_targets"]))
     assert bench.run.done == 2
+
+
+def test_a_task_chosen_with_a_recipe_begins_with_it() -> None:
+    bench = run_through(bench_of("O2"), 5)
+    bench.handle(partial(bench.choose, task=TASKS["small_targets"]))
     bench.handle(partial(bench.choose, task=DIGITS, recipe=RECIPES["FP32"]))
     assert bench.selected.wanted.format == "FP32"
 
@@ -359,6 +387,14 @@ def test_the_record_of_a_fork_has_the_steps_before_it(tmp_path) -> None:
         == "FP16 with dynamic scaling and 2 times the learning rate; forked after step 6 from O2"
     )
     assert record.memory["master weights"] > 0
+    widget.close()
+
+
+def test_the_picture_of_a_fork_is_saved_beside_its_record(tmp_path) -> None:
+    widget = Workbench("digits", "O2", steps=12, device="cpu", folder=tmp_path)
+    run_through(widget.forked_run)
+    widget.forked_run.handle(partial(widget.forked_run.fork_after, 6))
+    run_through(widget.forked_run)
     widget.save("picture")
     assert (tmp_path / "digits-fork-seed0.png").read_bytes().startswith(b"\x89PNG")
     widget.close()
@@ -518,6 +554,9 @@ def test_invalid_codes_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             Workbench.from_code(code, device="cpu")
+
+
+def test_a_code_that_is_not_a_text_is_refused() -> None:
     with pytest.raises(TypeError, match="a code: expected a text, got"):
         Workbench.from_code(None)
 
