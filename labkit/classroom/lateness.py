@@ -123,8 +123,8 @@ def words(submissions: Sequence[Submission], marks: Sequence[Mark], rules: Rules
         taken = round(earned - total(reduced)[0], 2)
         most = counted(max(mark.late_days for mark in late_marks), "day")
         remarks.append(
-            f"late: {len(late)} of {len(learners)} learners by up to {most}, which takes "
-            f"{taken:g} of {earned} points"
+            f"late: {len(late)} of {counted(len(learners), 'learner')} by up to {most}, "
+            f"which takes {taken:g} of {earned} points"
         )
     if len(learners) > 1 and len(late) == len(learners):
         remarks.append(

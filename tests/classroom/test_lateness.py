@@ -106,7 +106,7 @@ def test_one_late_learner_alone_is_not_doubted(tmp_path: Path) -> None:
     ones = [at(tmp_path, "ada", 3)]
     rules = Rules(DUE, 10)
     (said,) = words(ones, marks_of([row("ada")], lateness(ones, rules), 10, {}), rules)
-    assert said.startswith("late: 1 of 1 learners by up to 3 days")
+    assert said.startswith("late: 1 of 1 learner by up to 3 days")
 
 
 CANVAS = (

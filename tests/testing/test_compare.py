@@ -384,7 +384,7 @@ BIG = torch.full((1, 40), 6e4).half()
 
 def test_elements_with_an_infinite_bound_are_reported() -> None:
     verdict = compare(INFINITY, matmul(BIG, BIG.T), accumulator=FP16)
-    assert "1 elements whose bound is infinite" in verdict.unjudged[0]
+    assert "1 element whose bound is infinite" in verdict.unjudged[0]
 
 
 def test_a_sum_that_may_overflow_on_the_way_is_not_judged() -> None:
