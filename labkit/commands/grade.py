@@ -153,7 +153,7 @@ def _require_student(student: str, submissions: Sequence[Submission]) -> None:
     """Raise a ValueError if no submission is of a learner with this name."""
     students = _unique(one.student for one in submissions)
     if student not in students:
-        near = difflib.get_close_matches(student, students, 1) or students[:1]
+        near = difflib.get_close_matches(student, students, 1, cutoff=0)
         hint = f"; the nearest name is {near[0]!r}" if near else ""
         raise ValueError(f"there is no learner {student!r}{hint}")
 

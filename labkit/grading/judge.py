@@ -25,7 +25,6 @@ from functools import lru_cache
 from typing import Any
 
 from labkit.course import Lesson, lessons, lessons_hidden
-from labkit.findings import counted
 from labkit.grading.answer_log import log_answer
 from labkit.grading.difference import by_name, difference, show
 from labkit.grading.exercise import Case, Check, Exercise, Outcome
@@ -124,7 +123,8 @@ def _progress(exercise: Exercise) -> Iterator[None]:
     finally:
         hook.remove()
         if line is not None:
-            text = f"Your answer was trained for {counted(steps, 'step')}."
+            noun = "step" if steps == 1 else "steps"
+            text = f"Your answer was trained for {steps} {noun}."
             line.update(HTML(text))  # type: ignore[no-untyped-call]
 
 
