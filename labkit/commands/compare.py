@@ -41,8 +41,8 @@ def run(args: Namespace) -> int:
         raise CommandError(str(error)) from error
     if not args.tasks:
         raise CommandError("name a TASK; `labkit compare --list` says which there are")
-    tasks = list(TASKS) if "all" in args.tasks else list(dict.fromkeys(args.tasks))
-    for task in tasks:
+    tasks = [name for task in args.tasks for name in (TASKS if task == "all" else [task])]
+    for task in dict.fromkeys(tasks):
         if args.folder is None:
             _copy_shipped_runs(task)
         status = _compare_task(task, where, folder, args)

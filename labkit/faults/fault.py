@@ -126,7 +126,7 @@ class Card:
     @property
     def threads(self) -> tuple[str, ...]:
         """Where it was reported: owner/repository#number, or a URL."""
-        return tuple(", ".join(self._texts("Reported")).split(", "))
+        return tuple(thread for text in self._texts("Reported") for thread in text.split(", "))
 
     def _texts(self, name: str) -> tuple[str, ...]:
         """Return the paragraphs of the docstring that begin with a name.
@@ -210,17 +210,27 @@ def run(fault: Fault, fixed: bool) -> TrainingOutcome:
 
 
 def address(thread: str) -> str:
-    """Return the URL of a thread, or of a distribution with its version.
+    """Return the URL of a thread, of a distribution with its version, or of a page.
 
     >>> address("NVIDIA/apex#1052")
     'https://github.com/NVIDIA/apex/issues/1052'
     >>> address("torch 2.13.0")
     'https://pypi.org/project/torch/2.13.0/'
+    >>> address("https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling")
+    'https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling'
+
+    Raises:
+        ValueError: it is none of these.
     """
+    if thread.startswith("https://"):
+        return thread
     if "#" in thread:
         repository, number = thread.split("#")
         return f"https://github.com/{repository}/issues/{number}"
     if " " in thread:
         distribution, version = thread.split()
         return f"https://pypi.org/project/{distribution}/{version}/"
-    return thread
+    raise ValueError(
+        "expected owner/repository#number, a distribution and its version, or a URL, got "
+        f"{thread!r}"
+    )

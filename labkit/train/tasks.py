@@ -13,7 +13,7 @@ larger network, most of them a larger batch and fewer steps, and the same loss, 
 optimizer; each of their steps takes seconds on a CPU.
 
 Invariant: task, recipe, seed and device determine a run. A GPU task differs from its small one in
-size and number of steps only.
+its description, its sizes and its number of steps only.
 """
 
 from __future__ import annotations
@@ -148,7 +148,8 @@ def _pretrained_mlp() -> nn.Module:
 def _pretrained(seed: int) -> nn.Module:
     # The first call trains, and later ones do not: neither may change the random numbers.
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        # torch.manual_seed would seed the generators of GPUs, too.
+        torch.default_generator.manual_seed(seed)
         net = networks.mlp()
         data = single_digits()
         optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)

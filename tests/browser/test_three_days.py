@@ -6,6 +6,7 @@ saves it; day 2 reads and saves; day 3 runs all cells.
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -66,9 +67,15 @@ def train_by_keyboard(notebook: Notebook) -> None:
 
 
 def save_by_keyboard(notebook: Notebook) -> None:
-    """Save the notebook, and wait until it is saved."""
-    notebook.press("Control+s")
-    notebook.page.wait_for_function("() => !jupyterapp.shell.currentWidget.model.dirty")
+    """Save the notebook, and wait until the server has saved it."""
+
+    def saves(response: Any) -> bool:
+        request = response.request
+        return request.method == "PUT" and "/api/contents/" in request.url
+
+    with notebook.page.expect_response(saves) as saved:
+        notebook.press("Control+s")
+    assert saved.value.ok
 
 
 def standing(notebook: Notebook, count: int, saved: int) -> None:

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from labkit.bench import published
-from labkit.faults import FAULTS, GPU_CARDS, cards, code_of, explain
+from labkit.faults import FAULTS, GPU_CARDS, Card, cards, code_of, explain
+from labkit.faults.fault import address
 from labkit.gpu.measure import cards as items
 from labkit.gpu.worker import answer
 
@@ -59,7 +60,13 @@ def test_published_measurements_of_a_card_have_sources(name: str) -> None:
 
 @pytest.mark.parametrize("name", GPU_CARDS)
 def test_a_card_names_a_thread(name: str) -> None:
+    for thread in GPU_CARDS[name].threads:
+        assert address(thread).startswith("https://")
     assert GPU_CARDS[name].threads
+
+
+def test_a_card_without_a_report_has_no_threads() -> None:
+    assert Card(function=address).threads == ()
 
 
 @pytest.mark.parametrize("name", GPU_CARDS)

@@ -429,6 +429,14 @@ def test_unfreezing_trains_all_parameters():
     assert all(differ(learn.model, before))
 
 
+def test_freezing_after_another_model_was_set_is_refused():
+    learn = two_layers(splitter=by_layer)
+    learn.fit(1)
+    learn.model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+    with pytest.raises(ValueError, match="the model was set after the optimizer was made"):
+        learn.freeze()
+
+
 def test_with_train_bn_false_the_norms_are_frozen_too():
     learn = with_a_norm(train_bn=False)
     learn.freeze()
@@ -1084,6 +1092,14 @@ def test_a_tensor_differs_from_what_is_no_number(other):
     checks.test_ne(torch.ones(1), other)
     with pytest.raises(AssertionError):
         checks.test_eq(torch.ones(1), other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "eps"), [(2.0**24, 2.0**24 + 1, 1e-5), (1.0, 1 + 5e-9, 1e-9)]
+)
+def test_numbers_that_fp32_makes_equal_are_not_close(one, other, eps):
+    with pytest.raises(AssertionError):
+        checks.test_close(one, other, eps=eps)
 
 
 def test_arrays_without_dimensions_are_compared():

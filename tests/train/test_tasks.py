@@ -14,7 +14,7 @@ import torch
 from labkit.amp import RECIPES
 from labkit.train import GPU_TASKS, TASKS, cifar10, mnist, train
 from labkit.train.data import CHARACTERS, noisy_digits, shapes, small_targets, text_windows
-from labkit.train.tasks import character_accuracy, next_character, r2
+from labkit.train.tasks import _pretrained, character_accuracy, next_character, r2
 
 
 def test_every_task_takes_a_finite_step() -> None:
@@ -22,6 +22,12 @@ def test_every_task_takes_a_finite_step() -> None:
         record = train(TASKS[task], RECIPES[recipe], steps=1, measure_every=0)
         assert all(math.isfinite(step.loss) for step in record.steps), (task, recipe)
         assert 0 <= record.metric <= 1, (task, recipe)
+
+
+def test_training_the_pretrained_network_seeds_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("it seeds GPUs"))
+    # The cache may have the network already.
+    _pretrained.__wrapped__(0)
 
 
 def test_windows_of_text_are_cut_from_it() -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -111,19 +111,19 @@ def trace(
     device = inputs[0].device if inputs else torch.device("cpu")
     random_state = _random_state()
     grad = torch.is_grad_enabled()
-    # A part of the network may be compiled, and a trace needs its Python code.
-    uncompiled: AbstractContextManager[Any] = nullcontext()
-    if "torch._dynamo" in sys.modules:
-        uncompiled = torch.compiler.set_stance("force_eager")
-    contexts = (
-        recording_functions(),
-        uncompiled,
-        recorder,
-        half_storage(device),
-        TracedAutocast(format, recorder),
-        *modes,
-    )
-    with nested_contexts(lambda: contexts):
+
+    def contexts() -> Iterator[AbstractContextManager[Any]]:
+        yield recording_functions()
+        # A part of the network may be compiled, and a trace needs its Python code. The stance is
+        # set when it is made, so it is made when it is entered.
+        if "torch._dynamo" in sys.modules:
+            yield torch.compiler.set_stance("force_eager")
+        yield recorder
+        yield half_storage(device)
+        yield TracedAutocast(format, recorder)
+        yield from modes
+
+    with nested_contexts(contexts):
         out = model(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             leaves, spec = tree_flatten(out)

@@ -42,6 +42,11 @@ from labkit.frameworks.fastai.optimizer import Adam
 
 __all__ = ["DataLoaders", "Learner", "Recorder", "trainable_params"]
 
+OTHER_MODEL = (
+    "expected an optimizer of this model's parameters, got one of others: the model was set after "
+    "the optimizer was made. Call create_opt(), or fit(..., reset_opt=True)."
+)
+
 
 class DataLoaders:
     """A loader of training data, one of validation data, and the device that batches go to."""
@@ -162,6 +167,8 @@ class Learner:
         self.opt: Any = None
         self.cbs: list[Callback] = []
         self.training = False
+        # Whether fit() is running.
+        self._fits = False
         self.epoch = 0
         self.n_epoch = 1
         self.iter = 0
@@ -273,11 +280,7 @@ class Learner:
         stepped = {p for group in self.opt.param_lists for p in group}
         named = dict(self.model.named_parameters())
         if named and not stepped & set(named.values()):
-            raise ValueError(
-                "expected an optimizer of this model's parameters, got one of others: the model "
-                "was set after the optimizer was made. Call create_opt(), or fit(..., "
-                "reset_opt=True)."
-            )
+            raise ValueError(OTHER_MODEL)
         left = [name for name, p in named.items() if p.requires_grad and p not in stepped]
         if left:
             warnings.warn(
@@ -294,10 +297,15 @@ class Learner:
 
         Raises:
             RuntimeError: it is called during a `fit` whose optimizer steps masters.
+            ValueError: the optimizer steps another model's parameters.
         """
         if self.opt is None:
             self.create_opt()
-        if not {p for group in self.opt.param_lists for p in group} & set(self.model.parameters()):
+        stepped = {p for group in self.opt.param_lists for p in group}
+        own = set(self.model.parameters())
+        if own and not stepped & own:
+            if not self._fits:
+                raise ValueError(OTHER_MODEL)
             raise RuntimeError(
                 "expected freeze and unfreeze between two calls of fit(), got one during fit(), "
                 "which made masters of the parameters that were trainable when it began"
@@ -364,12 +372,14 @@ class Learner:
             if decay is not None:
                 self.opt.set_hypers(wd=decay)
             self.n_epoch = n_epoch
+            self._fits = True
             self._with_events(self._do_fit, "fit", CancelFitException)
         except BaseException:
             for callback in sorted(self.cbs, key=lambda cb: cb.order, reverse=True):
                 callback.abandon()
             raise
         finally:
+            self._fits = False
             self.remove_cbs([cb for cb in self.cbs if cb not in before])
 
     def _with_events(self, part: Callable[[], None], name: str, cancel: type[Exception]) -> None:

@@ -159,8 +159,13 @@ def _equal(one: Any, other: Any) -> bool:
 def _close(one: Any, other: Any, eps: float) -> bool:
     if isinstance(one, str | None) or isinstance(other, str | None):
         return bool(one == other)
-    distance = abs(torch.as_tensor(one) - torch.as_tensor(other))
+    distance = abs(_as_tensor(one) - _as_tensor(other))
     return bool((distance < eps).all())
+
+
+def _as_tensor(value: Any) -> Tensor:
+    """Return a tensor of a value, exact for a Python float, of which torch makes FP32."""
+    return torch.as_tensor(value, dtype=torch.float64 if type(value) is float else None)
 
 
 def _all(a: Any, b: Any, same: Callable[[Any, Any], bool]) -> bool:

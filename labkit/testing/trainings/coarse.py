@@ -1,7 +1,7 @@
-"""Products in a coarser format than FP32, as TF32, by the random errors that they leave.
+"""Recognition of products in a coarser format than FP32, such as TF32, by their random errors.
 
-A run does not record the format of operands if a kernel chooses it. Its errors are random. So a
-difference that is proportional to the tensor, or has one sign, has another cause.
+A run does not record the format of operands if a kernel chooses it. The errors of its roundings are
+random. So a difference that is proportional to the tensor, or has one sign, has another cause.
 """
 
 from __future__ import annotations
