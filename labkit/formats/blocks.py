@@ -97,7 +97,8 @@ def round_blocks(
     A power-of-two scale (MX) is 2^(floor(log2 largest magnitude) - emax of the elements). So the
     largest value is scaled to the elements' last binade, and may saturate. Any other scale (NVFP4)
     is the largest magnitude / max of the elements, rounded to nearest. So the largest value is
-    scaled to max or next to it. A scale never rounds to zero or beyond its own max.
+    scaled to max or next to it, unless the scale is subnormal or at an end of its range: a scale
+    never rounds to zero or beyond its own max.
 
     For values in float32, the division and the rounding have the result of one rounding. Values in
     float64 may be rounded twice with a scale like NVFP4's.

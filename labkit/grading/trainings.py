@@ -49,7 +49,9 @@ class Trainings:
         return True
 
     def run(self, pool: Executor, progress: Callable[[str], None]) -> None:
-        """Run the missing trainings, and report how long they will take.
+        """Run the trainings that were requested and are missing, and report how long they take.
+
+        All requests come before the call.
 
         Raises:
             NotStarted: FP32 cannot be trained on this machine, so that no recipe is at fault.

@@ -56,7 +56,7 @@ TITLES = {
 }
 # limits of the exponents that a histogram shows
 SHOWN = (-110, 60)
-# exponents that each histogram shows: those of FP16, subnormals included
+# exponents that each histogram shows: those of FP16, subnormals included, and some beside them
 ALWAYS_SHOWN = (-26, 16)
 # a table with more rows scrolls
 MANY_ROWS = 16

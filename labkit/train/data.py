@@ -329,7 +329,7 @@ def _read(folder: Path, name: str) -> bytes:
                 f"{packed} cannot be unpacked: {error}. Copy or download it again."
             ) from error
     if not folder.is_dir():
-        listing = "no such folder"
+        listing = "a file" if folder.exists() else "no such folder"
     else:
         # a few names show which folder this is
         listing = ", ".join(sorted(path.name for path in folder.iterdir())[:6])

@@ -256,6 +256,22 @@ def test_registered_python_function_keeps_its_name_and_docstring() -> None:
         assert registered.__doc__ == "Return the first tensor, scaled."
 
 
+def test_a_registered_object_is_called_whatever_its_attributes_are() -> None:
+    class Doubled:
+        """A decorator, as many are written."""
+
+        def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+            self.function = function
+            self.name = self.entry = "its own"
+
+        def __call__(self, x: Tensor) -> Tensor:
+            return 2 * self.function(x)
+
+    registered = half_function(Doubled(torch.neg))
+    assert registered(torch.ones(1)).item() == -2
+    assert (registered.name, registered.entry.rule) == ("Doubled", Rule.ALLOW)
+
+
 def test_lists_hold_inside_of_a_registered_method() -> None:
     """A matrix product inside of a float_function runs in FP16, as with apex. Inside of torch's
     custom_fwd(cast_inputs=...), autocast would be disabled.

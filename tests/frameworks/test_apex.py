@@ -875,7 +875,7 @@ def test_copied_model_is_cast_and_independent(level, copied, tmp_path):
 
 
 def test_two_threads_train_beside_each_other():
-    """State and casts belong to a thread, as in apex."""
+    """State and casts belong to a thread; those of apex are global."""
     barrier = threading.Barrier(2, timeout=60)
 
     def train(level, loss_scale):

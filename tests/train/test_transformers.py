@@ -62,9 +62,13 @@ def test_bytes_of_a_parameter_equal_those_of_the_engine(recipe):
     assert held["optimizer state"] == pytest.approx(moments * parameters, abs=64)
 
 
-def test_parameters_of_gpt2_equal_those_of_its_paper():
-    millions = [round(network.parameters / 1e6) for network in TRANSFORMERS[:4]]
-    assert millions == [124, 353, 772, 1555]
+def test_parameters_of_gpt2_are_within_a_percent_of_its_weights():
+    """The formula leaves out biases, norms and positions; table 2 of the paper was corrected later.
+
+    Source: the files of weights that OpenAI published, openai-community/gpt2 to gpt2-xl.
+    """
+    millions = [network.parameters / 1e6 for network in TRANSFORMERS[:4]]
+    assert millions == pytest.approx([124.44, 354.82, 774.03, 1557.61], rel=0.01)
 
 
 def test_the_largest_batch_fits_and_one_more_does_not():

@@ -71,16 +71,18 @@ class Registered:
     """
 
     def __init__(self, target: str | Callable[..., Any], entry: Entry) -> None:
+        function = None if isinstance(target, str) else target
+        if function is not None:
+            # This comes first: the function may have attributes with the names of those below.
+            update_wrapper(self, function)
+        self.function = function
         self.entry = entry
-        self.function = None if isinstance(target, str) else target
         if isinstance(target, str):
             name = target
         else:
             name = str(getattr(target, "__name__", type(target).__name__))
         self.name = _name_of_calls(name)
         self.is_active = True
-        if self.function is not None:
-            update_wrapper(self, self.function)
         self.of_torch = self.function is None or resolve_name(self.function) is not None
         if self.of_torch:
             LISTS.put(self, self.name, entry)

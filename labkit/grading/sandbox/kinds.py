@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-# The kinds of numpy's dtypes that have a form as an answer.
+# The kinds of numpy's dtypes whose arrays an answer may hold: Booleans, integers and floats.
 ARRAY_KINDS = "biuf"
 
 

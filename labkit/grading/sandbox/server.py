@@ -82,7 +82,7 @@ def _serve(control: socket.socket) -> None:
                 with contextlib.suppress(BaseException):
                     grader.sendall(f"{type(error).__name__}: {error}\n".encode())
             finally:
-                os._exit(70)
+                os._exit(os.EX_SOFTWARE)
         os.close(descriptors[0])
         _reap_supervisors(os.WNOHANG)
     _reap_supervisors(0)

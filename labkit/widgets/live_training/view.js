@@ -19,7 +19,7 @@ import { sketchPad } from "./sketch_pad.js";
 /** @import { RunStore } from "./knobs.js" */
 /** @import { RunPoints, RunState } from "./plot.js" */
 
-/** @typedef {import("../live_training/knobs.js").RunTraits} Traits The traits of this widget. */
+/** @typedef {import("./knobs.js").RunTraits} Traits The traits of this widget. */
 
 // The line of FP32.
 const THIN = { width: 1.5 };

@@ -152,8 +152,8 @@ function standardised(raw, deviation) {
 }
 
 /**
- * Return the problem: to paint a dark picture. The network computes the brightness of a pixel,
- * which is about 61 millionths. Its output is multiplied by this unit, and so by the chain rule are
+ * Return the problem: to paint a dark picture. The network computes the brightness of a pixel in
+ * units of about 61 millionths. Its output is multiplied by this unit; by the chain rule, so are
  * all gradients before it.
  *
  * @returns {Problem}
