@@ -29,8 +29,8 @@ def typedef(folder: str, name: str = "Traits", path: str = "view.js") -> set[str
     text = (FOLDERS / folder / path).read_text(encoding="utf-8")
     imported = IMPORTED.search(text)
     if imported is not None and name == "Traits":
-        _, source, file = imported["path"].split("/")
-        return typedef(source, imported["name"], file)
+        source = (FOLDERS / folder / imported["path"]).resolve()
+        return typedef(source.parent.name, imported["name"], source.name)
     for comment in re.findall(r"/\*\*.*?\*/", text, re.DOTALL):
         if re.search(rf"@typedef \{{object\}} {name}\b", comment):
             return {found["name"] for found in PROPERTY.finditer(comment)}
