@@ -271,6 +271,8 @@ def test_the_paper_is_narrow_and_has_the_last_places(js):
 class TestPlayer:
     def test_the_page_walks_through_the_stations_without_a_kernel(self, js, page):
         root = page.show(AdditionPlayer(1.0, 0.0001))
+        # The paper is drawn once its width is known, after the sentence.
+        root.locator(".ad-paper .ad-bit").first.wait_for(state="attached")
         # The player opens at the station Align.
         assert page.trait("step") == 1
         root.get_by_role("button", name="First").click(force=True)
