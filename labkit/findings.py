@@ -36,6 +36,15 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{ending}"
 
 
+def ratio_text(ratio: float) -> str:
+    """Return a ratio with two digits, from 10 on as a whole number.
+
+    >>> ratio_text(0.314), ratio_text(2.0), ratio_text(1234.5)
+    ('0.31', '2', '1,234')
+    """
+    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2g}"
+
+
 # JupyterLab's theme variables, each with a fallback for hosts that have none. (Docs: JupyterLab,
 # CSS patterns.)
 COLOURS = {

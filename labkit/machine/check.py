@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from labkit.findings import CheckReport, Finding, Status
+from labkit.findings import CheckReport, Finding, Status, ratio_text
 from labkit.machine import resources
 from labkit.machine.front_end import extension_folders, front_end, host, server_prefix
 from labkit.machine.published import Published, card_named, published
@@ -426,8 +426,7 @@ def judge_threads(cores: int, seconds: dict[int, float]) -> Finding:
     what = f"{cores} cores; " if cores > 1 else "1 core; "
     what += f"a tiny step takes {seconds[1] * 1e3:.1f} ms on 1 thread"
     if several > 1:
-        ratio = seconds[several] / seconds[1]
-        times = f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2g}"
+        times = ratio_text(seconds[several] / seconds[1])
         what += f", {seconds[several] * 1e3:.1f} ms on {several} ({times} times as long)"
     what += ". Tiny training runs on one thread"
     if several > cores:

@@ -17,6 +17,7 @@ import torch
 
 from labkit.amp import Recipe, as_recipes
 from labkit.bench.interleaved_timing import host_seconds, time_interleaved
+from labkit.findings import ratio_text
 from labkit.formats.arguments import require_kind
 from labkit.train.devices import Place
 from labkit.train.record import RunRecord
@@ -143,8 +144,6 @@ def throughput_sentence(rates: dict[str, float], device: str) -> str:
     for name, rate in rates.items():
         part = f"{name} {rate:,.0f}" if rate >= 100 else f"{name} {rate:.3g}"
         if name != first:
-            ratio = rate / rates[first]
-            times = f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2g}"
-            part += f" ({times} times {first})"
+            part += f" ({ratio_text(rate / rates[first])} times {first})"
         parts.append(part)
     return f"Steps a second on {device}: {', '.join(parts)}."

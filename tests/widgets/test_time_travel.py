@@ -272,13 +272,20 @@ def map_of(content: Any, buffers: Any) -> Any:
     return np.frombuffer(buffers[content["map"]["buffer"]], "<f4").reshape(-1, 1 + 2 * scales)
 
 
-def test_frames_have_the_map_of_loss_scales() -> None:
+def after_25_steps() -> tuple[LiveTraining, list[Any]]:
+    """Return a training after 25 steps, and the list of its frames, which later ones join."""
     widget = LiveTraining(TASK, "FP16", steps=40, device="cpu")
     run = widget.forked_run
-    sent = []
+    sent: list[Any] = []
     run.send = lambda content, buffers: sent.append((content, buffers))
     ticked(run, 25)
     run.post(urgent=True)
+    return widget, sent
+
+
+def test_frames_have_the_map_of_loss_scales() -> None:
+    widget, sent = after_25_steps()
+    run = widget.forked_run
     rows = map_of(*sent[-1])
     assert rows[:, 0].tolist() == [1, 11, 21]
     exact = scale_map([gradient_snapshot(TrainingRun(TASK, "FP16", 0))], range(31))
@@ -292,12 +299,8 @@ def test_frames_have_the_map_of_loss_scales() -> None:
 
 
 def test_the_map_of_scales_goes_back_with_the_run() -> None:
-    widget = LiveTraining(TASK, "FP16", steps=40, device="cpu")
+    widget, sent = after_25_steps()
     run = widget.forked_run
-    sent = []
-    run.send = lambda content, buffers: sent.append((content, buffers))
-    ticked(run, 25)
-    run.post(urgent=True)
     run.handle(partial(run.go_back, 15))
     run.post(urgent=True)
     assert map_of(*sent[-1])[:, 0].tolist() == [1, 11]

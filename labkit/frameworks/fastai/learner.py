@@ -168,7 +168,7 @@ class Learner:
         self.cbs: list[Callback] = []
         self.training = False
         # Whether fit() is running.
-        self._fits = False
+        self._is_fitting = False
         self.epoch = 0
         self.n_epoch = 1
         self.iter = 0
@@ -304,7 +304,7 @@ class Learner:
         stepped = {p for group in self.opt.param_lists for p in group}
         own = set(self.model.parameters())
         if own and not stepped & own:
-            if not self._fits:
+            if not self._is_fitting:
                 raise ValueError(OTHER_MODEL)
             raise RuntimeError(
                 "expected freeze and unfreeze between two calls of fit(), got one during fit(), "
@@ -372,14 +372,14 @@ class Learner:
             if decay is not None:
                 self.opt.set_hypers(wd=decay)
             self.n_epoch = n_epoch
-            self._fits = True
+            self._is_fitting = True
             self._with_events(self._do_fit, "fit", CancelFitException)
         except BaseException:
             for callback in sorted(self.cbs, key=lambda cb: cb.order, reverse=True):
                 callback.abandon()
             raise
         finally:
-            self._fits = False
+            self._is_fitting = False
             self.remove_cbs([cb for cb in self.cbs if cb not in before])
 
     def _with_events(self, part: Callable[[], None], name: str, cancel: type[Exception]) -> None:

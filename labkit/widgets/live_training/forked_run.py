@@ -38,6 +38,7 @@ from labkit.widgets.live_training.knobs import (
     lacks_masters,
     lives_on,
     recipe_of,
+    require_knob,
     turn,
     why_fixed,
 )
@@ -192,11 +193,8 @@ class ForkedRun(Controller):
             ValueError: If a knob does not exist or is fixed, or the positions contradict each
                 other.
         """
-        unknown = [name for name in knobs if name not in self.offered]
-        if unknown:
-            raise ValueError(
-                f"there is no knob {unknown[0]!r} here; there are {', '.join(self.offered)}"
-            )
+        for name in knobs:
+            require_knob(name, self.offered)
         fixed = why_fixed(self.selected.wanted, self.task, self.offered)
         for name in knobs:
             # An accumulator without an effect may be chosen, since it has one in another format.

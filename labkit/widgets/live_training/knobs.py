@@ -12,7 +12,7 @@ cannot show is refused.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
@@ -311,6 +311,13 @@ def has_epsilon(task: Task) -> bool:
     return "Adam" in optimizer_name(task)
 
 
+def require_knob(name: str, known: Iterable[str]) -> None:
+    """Raise a ValueError for the name of a knob that is not known."""
+    names = list(known)
+    if name not in names:
+        raise ValueError(f"knob: expected one of {', '.join(names)}, got {name!r}")
+
+
 def turn(knobs: Knobs, to: Mapping[str, Any]) -> Knobs:
     """Return the knobs with some of them in other positions.
 
@@ -329,8 +336,7 @@ def turn(knobs: Knobs, to: Mapping[str, Any]) -> Knobs:
     """
     exact: dict[str, Any] = {}
     for name, position in to.items():
-        if name not in POSITIONS:
-            raise ValueError(f"there is no knob {name!r}; there are {', '.join(POSITIONS)}")
+        require_knob(name, POSITIONS)
         positions = POSITIONS[name]
         # The known position itself: "static" and 1 are equal to Scaling.STATIC and True.
         equal = [known for known in positions if known == position]

@@ -30,6 +30,7 @@ from labkit.widgets.live_training.knobs import (
     knobs_of,
     preset_of,
     recipe_of,
+    require_knob,
     span,
 )
 from labkit.widgets.live_training.widget import LiveTraining, position, tasks
@@ -93,8 +94,7 @@ def _whole_number(name: str, text: str) -> int:
 
 def _position_in(name: str, text: str) -> Any:
     """Return the position of a knob whose text this is."""
-    if name not in POSITIONS:
-        raise ValueError(f"there is no knob {name!r}; there are {', '.join(POSITIONS)}")
+    require_knob(name, POSITIONS)
     for each in POSITIONS[name]:
         if str(each) == text:
             return each
