@@ -539,10 +539,10 @@ def test_a_code_opens_all_knobs_together() -> None:
 
 def test_invalid_codes_are_refused() -> None:
     for code, message in (
-        ("", "there is no '' here; there are segmentation"),
-        ("digits", "there is no '' here; there are"),
-        ("digit; O2", "there is no 'digit' here; there are segmentation"),
-        ("digits; O9; seed=0", "there is no 'O9' here; there are FP32"),
+        ("", "task: expected one of segmentation"),
+        ("digits", "recipe: expected one of FP32"),
+        ("digit; O2", "task: expected one of segmentation"),
+        ("digits; O9; seed=0", "recipe: expected one of FP32"),
         ("digits; FP8; seed=0", "no knob for all of"),
         ("digits; O2; seed", "'seed' is not a setting"),
         ("digits; O2; seed=-1", "seed: expected a whole number from 0 on, got '-1'"),

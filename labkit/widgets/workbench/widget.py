@@ -58,9 +58,9 @@ def opened(code: str) -> dict[str, Any]:
         raise TypeError(f"a code: expected a text, got {code!r}. ({FORM})")
     task, *others = [part.strip() for part in code.split(";")]
     recipe = others[0] if others else ""
-    for name, known in ((task, tasks(places())), (recipe, RECIPES)):
+    for what, name, known in (("task", task, tasks(places())), ("recipe", recipe, RECIPES)):
         if name not in known:
-            raise ValueError(f"there is no {name!r} here; there are {', '.join(known)}. ({FORM})")
+            raise ValueError(f"{what}: expected one of {', '.join(known)}, got {name!r}. ({FORM})")
     numbers: dict[str, int] = {}
     knobs: dict[str, Any] = {}
     for name, text in _settings(others[1:], code).items():
