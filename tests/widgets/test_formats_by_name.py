@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import traitlets
 from torch import nn
 
 from labkit.formats import BF16
@@ -56,3 +57,14 @@ def test_an_unknown_name_is_refused_with_those_that_are_known(
 ) -> None:
     with pytest.raises(ValueError, match=r"expected one of FP64, FP32, .*got 'FP17'"):
         widget("FP17")
+
+
+@pytest.mark.parametrize("make", [BitExplorer, NumberLine])
+def test_a_trait_takes_the_name_of_a_format(make: Callable[[], Any]) -> None:
+    widget = make()
+    widget.format = "bf16"
+    assert widget.format is BF16
+    with pytest.raises(traitlets.TraitError, match=r"expected one of FP64, FP32, .*got 'FP17'"):
+        widget.format = "FP17"
+    assert widget.format is BF16
+    widget.close()

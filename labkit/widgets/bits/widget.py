@@ -33,7 +33,7 @@ from labkit.formats import (
 )
 from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.widget import LabWidget
-from labkit.widgets.exact.rows import exact_text, format_row
+from labkit.widgets.exact.rows import FormatTrait, exact_text, format_row
 
 
 class BitExplorer(LabWidget, folder="bits"):
@@ -69,7 +69,7 @@ class BitExplorer(LabWidget, folder="bits"):
         to_json=lambda code, _widget: hex(code),
         from_json=lambda text, _widget: int(text, 0),
     )
-    format = traitlets.Instance(Format).tag(
+    format = FormatTrait(Format).tag(
         sync=True,
         to_json=lambda row, _widget: row.name,
         from_json=lambda name, widget: widget._known[name],

@@ -5,11 +5,31 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import traitlets
 
-from labkit.formats import Format, exact_decimal, hex_float
+from labkit.formats import Format, as_format, exact_decimal, hex_float
 
 # In characters. A value whose decimal is longer is written as a hex-float.
 LONGEST_DECIMAL = 24
+
+
+class FormatTrait(traitlets.Instance[Format]):
+    """A trait that holds a format, and takes the name of one, too.
+
+    Raises:
+        TraitError: No format has this name.
+    """
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        """Return the format; a name is one of the widget's own formats, or of the lab's."""
+        if isinstance(value, str) and value in obj._known:
+            value = obj._known[value]
+        elif isinstance(value, str):
+            try:
+                value = as_format(value)
+            except ValueError as error:
+                raise traitlets.TraitError(str(error)) from error
+        return super().validate(obj, value)
 
 
 def format_row(format: Format) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from labkit.formats import (
 )
 from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.widget import LabWidget
-from labkit.widgets.exact.rows import format_row
+from labkit.widgets.exact.rows import FormatTrait, format_row
 
 # The formats that the page offers. x is an FP64 number, which FP64 would not round.
 LINES = {row.name: row for row in FORMATS.values() if row is not FP64}
@@ -81,7 +81,7 @@ class NumberLine(LabWidget, folder="number_line"):
     (7.450580596923828e-09, 262016.0)
     """
 
-    format = traitlets.Instance(Format).tag(
+    format = FormatTrait(Format).tag(
         sync=True,
         to_json=lambda row, _widget: row.name,
         from_json=lambda name, widget: widget._known[name],
