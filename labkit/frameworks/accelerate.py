@@ -23,7 +23,8 @@ from labkit.frameworks.torch_amp import GradScaler, autocast
 class Accelerator(accelerate.Accelerator):
     """accelerate.Accelerator in FP16, on any device.
 
-    GradScalerKwargs in `kwargs_handlers` set the options of its scaler.
+    GradScalerKwargs in `kwargs_handlers` set the options of its scaler, AutocastKwargs those of its
+    autocast.
 
     Raises:
         ValueError: mixed_precision is not "fp16".
@@ -47,9 +48,10 @@ class Accelerator(accelerate.Accelerator):
         forward = model.forward
         # accelerate's unwrap_model restores it
         model._original_forward = forward
-        under_autocast = self.autocast()(forward.__func__)  # type: ignore[operator]
-        wrapped = convert_outputs_to_fp32(under_autocast)
-        model.forward = MethodType(wrapped, model)
+        # a method is wrapped unbound, so that a copy of the model calls its own
+        function = getattr(forward, "__func__", forward)
+        wrapped = convert_outputs_to_fp32(self.autocast()(function))  # type: ignore[operator]
+        model.forward = wrapped if function is forward else MethodType(wrapped, model)
         # else the original would open torch's autocast inside this one
         self.native_amp = False
         try:
@@ -61,7 +63,10 @@ class Accelerator(accelerate.Accelerator):
         """Return a context manager for a forward pass under autocast.
 
         Args:
-            autocast_handler: AutocastKwargs, which may disable autocast or its cache.
+            autocast_handler: AutocastKwargs, which may disable autocast or its cache; None: those
+                of the constructor's `kwargs_handlers`.
         """
+        if autocast_handler is None:
+            autocast_handler = self.autocast_handler
         knobs = autocast_handler.to_kwargs() if autocast_handler is not None else {}
         return autocast(self.device.type, torch.float16, **knobs)

@@ -11,6 +11,8 @@ Source: lightning.pytorch.plugins.precision (2.6.6).
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -35,8 +37,8 @@ class FP16Mixed(MixedPrecision):
 
     def __init__(self, device: str = "cpu", **knobs: Any) -> None:
         super().__init__("16-mixed", device, GradScaler(device, **knobs))
-        # ids of the optimizers that stepped since their schedule did
-        self.stepped: set[int] = set()
+        # id of an optimizer -> the number of its steps, without skipped ones
+        self.steps: Counter[int] = Counter()
 
     def autocast_context_manager(self) -> Any:
         """Return a context manager for a step under autocast."""
@@ -51,7 +53,7 @@ class FP16Mixed(MixedPrecision):
         configs = []
         for config in lr_schedulers:
             if config.interval == "step":
-                schedule = AfterSteps(config.scheduler, self.stepped)
+                schedule = AfterSteps(config.scheduler, self.steps)
                 configs.append(replace(config, scheduler=schedule))
             else:
                 configs.append(config)
@@ -61,18 +63,24 @@ class FP16Mixed(MixedPrecision):
     def _note_step(self, optimizer: Any, *_: Any) -> None:
         # a fused optimizer is called for a skipped step, too, and skips in its kernel
         if not getattr(optimizer, "found_inf", None):
-            self.stepped.add(id(optimizer))
+            self.steps[id(optimizer)] += 1
 
 
 class AfterSteps:
     """A schedule that advances only after its optimizer has stepped.
 
     All other attributes are those of the wrapped schedule.
+
+    Args:
+        schedule: the schedule.
+        steps: id of an optimizer -> the number of its steps so far.
     """
 
-    def __init__(self, schedule: Any, stepped: set[int]) -> None:
+    def __init__(self, schedule: Any, steps: Mapping[int, int]) -> None:
         self.schedule = schedule
-        self.stepped = stepped
+        self.steps = steps
+        # the number of steps when the schedule last advanced: an optimizer may have two schedules
+        self.steps_before = 0
 
     def __getattr__(self, name: str) -> Any:
         # copy.copy and pickle look up methods before there is a schedule
@@ -81,8 +89,9 @@ class AfterSteps:
         return getattr(self.schedule, name)
 
     def step(self, *args: Any, **kwargs: Any) -> None:
-        if id(self.schedule.optimizer) in self.stepped:
-            self.stepped.discard(id(self.schedule.optimizer))
+        steps = self.steps[id(self.schedule.optimizer)]
+        if steps > self.steps_before:
+            self.steps_before = steps
             self.schedule.step(*args, **kwargs)
 
 

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 pytest.importorskip("accelerate")
 
-from accelerate.utils import GradScalerKwargs
+from accelerate.utils import AutocastKwargs, GradScalerKwargs
 
 from labkit.frameworks.accelerate import Accelerator
 from labkit.instrument import watch
@@ -101,6 +101,27 @@ def test_its_scaler_has_the_settings_of_accelerate():
     )
     train(accelerator)
     assert accelerator.scaler.get_scale() > 8
+
+
+def test_autocast_has_the_settings_of_accelerate():
+    accelerator = Accelerator(cpu=True, kwargs_handlers=[AutocastKwargs(enabled=False)])
+    model = network()
+    with accelerator.autocast():
+        assert model(torch.ones(1, 4)).dtype is torch.float32
+
+
+def test_forward_that_was_set_on_the_model_is_cast():
+    model = network()
+    seen = []
+
+    def forward(inputs):
+        seen.append(model[0](inputs).dtype)
+        return inputs
+
+    model.forward = forward
+    prepared = Accelerator(cpu=True).prepare(model)
+    prepared(torch.ones(1, 4))
+    assert seen == [torch.float16]
 
 
 def test_mixed_precision_in_bf16_is_refused():

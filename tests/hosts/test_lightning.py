@@ -99,6 +99,20 @@ def test_a_schedule_of_epochs_counts_epochs(tmp_path):
     assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(RATE * DECAY**2)
 
 
+def test_two_schedules_of_one_optimizer_both_advance(tmp_path):
+    """One of twelve steps is skipped."""
+
+    class TwoSchedules(Network):
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.parameters(), lr=RATE)
+            schedules = [StepLR(optimizer, step_size=1, gamma=gamma) for gamma in (0.9, 0.8)]
+            return [optimizer], [{"scheduler": each, "interval": "step"} for each in schedules]
+
+    trainer = fit(TwoSchedules(), tmp_path, plugins=FP16Mixed())
+    rate = trainer.optimizers[0].param_groups[0]["lr"]
+    assert rate == pytest.approx(RATE * (0.9 * 0.8) ** 11)
+
+
 def test_a_schedule_of_steps_waits_with_a_fused_optimizer(tmp_path):
     """One of twelve steps is skipped."""
     trainer = fit(Network(fused=True), tmp_path, plugins=FP16Mixed())
