@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader
 
 pytest.importorskip("accelerate")
 
+from accelerate.state import AcceleratorState
 from accelerate.utils import AutocastKwargs, GradScalerKwargs
 
 from labkit.frameworks.accelerate import Accelerator
@@ -23,6 +24,14 @@ from tests.hosts.training import (
     own_loop,
     points,
 )
+
+
+@pytest.fixture(autouse=True)
+def own_state():
+    """Clear Accelerate's state of the process, which keeps the precision of the first object."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def train(accelerator, epochs=1, clip=None):
