@@ -122,8 +122,8 @@ def round_tensor(
     The arguments are those of `formats.round_to`.
 
     Raises:
-        TypeError: the tensor is not float16, bfloat16, float32 or float64, or random_bits is not a
-            tensor.
+        TypeError: the tensor is not float16, bfloat16, float32 or float64, or it is sparse; or
+            random_bits is not a tensor.
         ValueError: as for `formats.round_to`; or the tensor requires a gradient, which a step
             function does not have.
 
@@ -136,6 +136,11 @@ def round_tensor(
     overflow = as_member(Overflow, overflow, "overflow")
     if tensor.dtype not in (*_CARRIERS, torch.float16, torch.bfloat16):
         raise TypeError(f"expected float16, bfloat16, float32 or float64, got {tensor.dtype}")
+    if tensor.layout is not torch.strided:
+        raise TypeError(
+            f"tensor: expected a dense tensor, got one of {tensor.layout}. Round the numbers that "
+            "it stores: tensor.coalesce().values()"
+        )
     if tensor.requires_grad and torch.is_grad_enabled():
         raise ValueError(
             "expected a tensor without requires_grad, since rounding has no gradient. Round "

@@ -218,11 +218,17 @@ def test_a_dtype_without_a_format_is_refused():
     [
         (torch.ones(2, dtype=torch.int32), FP16, TypeError, "torch.int32"),
         (torch.ones(2, dtype=torch.complex64), FP16, TypeError, "torch.complex64"),
+        (
+            torch.ones(2, 2).to_sparse(),
+            E4M3,
+            TypeError,
+            r"expected a dense tensor, got one of torch\.sparse_coo",
+        ),
         (torch.ones(2).half(), BF16, ValueError, "BF16 has values that FP16 cannot hold"),
         (torch.tensor([torch.nan]), E2M1, ValueError, "E2M1 has no NaN"),
         (torch.ones(3, requires_grad=True), FP16, ValueError, r"no gradient.*\.detach\(\)"),
     ],
-    ids=["integers", "complex", "narrower", "NaN", "requires_grad"],
+    ids=["integers", "complex", "sparse", "narrower", "NaN", "requires_grad"],
 )
 def test_a_tensor_that_cannot_be_rounded_is_explained(
     tensor: torch.Tensor, format: Format, error: type[Exception], explanation: str

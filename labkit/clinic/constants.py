@@ -28,8 +28,10 @@ from torch import nn
 
 from labkit.formats import BF16, FP16, round_to
 
-# functions that fill a tensor with a number, or keep it between two
+# functions that fill a tensor with a number, keep it between two, or add one in place
 FILLED = {
+    "add_",
+    "sub_",
     "masked_fill",
     "masked_fill_",
     "full",
@@ -193,7 +195,7 @@ class _Reader(ast.NodeVisitor):
 
     def __init__(self, names: dict[str, float]) -> None:
         self.names = names
-        self.found: list[tuple[ast.expr | ast.AugAssign, float]] = []
+        self.found: list[tuple[ast.expr | ast.Assign | ast.AugAssign, float]] = []
 
     def _look(self, node: ast.expr, *meeting: ast.expr | None) -> None:
         """Record an expression with the first number that does not fit."""
@@ -229,6 +231,18 @@ class _Reader(ast.NodeVisitor):
         if is_sum or is_mask:
             self.found.append((node, number))
 
+    def visit_Assign(self, node: ast.Assign) -> None:
+        """Look at large negative numbers that are assigned to a part of a tensor, as a mask is."""
+        self.generic_visit(node)
+        number = _number(node.value, self.names)
+        for target in node.targets:
+            if isinstance(target, ast.Subscript) and number is not None and number < -FP16.max:
+                # an entry of a dict or a list has one key
+                is_entry = isinstance(target.slice, ast.Constant | ast.JoinedStr)
+                if not is_entry:
+                    self.found.append((node, number))
+                    return
+
     def visit_Call(self, node: ast.Call) -> None:
         """Look at numbers that tensors are filled with or kept between, and at layers' epsilons."""
         self.generic_visit(node)
@@ -243,6 +257,24 @@ class _Reader(ast.NodeVisitor):
             self._look(node, *values)
         if name in FILLED:
             self._look(node, *node.args)
+        position = _position_of_eps(name)
+        if position is not None:
+            self._look(node, *node.args[position : position + 1])
+
+
+@functools.cache
+def _position_of_eps(name: str) -> int | None:
+    """Return the position of `eps` among the arguments of a function or layer of torch.
+
+    >>> _position_of_eps("normalize"), _position_of_eps("LayerNorm"), _position_of_eps("Linear")
+    (3, 1, None)
+    """
+    for module in (nn.functional, nn):
+        with suppress(AttributeError, TypeError, ValueError):
+            arguments = list(inspect.signature(getattr(module, name)).parameters)
+            if "eps" in arguments:
+                return arguments.index("eps")
+    return None
 
 
 def constants_of(step: Callable[..., Any], model: nn.Module | None) -> list[Constant]:

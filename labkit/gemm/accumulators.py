@@ -285,6 +285,13 @@ def exact(a: Floats, b: Floats, c: Floats, out: Format) -> Floats:
     for g, i, j in tiles(c.shape, TILE):
         terms = np.stack([_gemm(x[g, i], y[g, :, j]) for x in left for y in right] + [c[g, i, j]])
         d[g, i, j] = _round_sum(terms, out)
+    zeros = (d == 0) & np.signbit(c)
+    if zeros.any():
+        # a sum of zeros is -0 only if each of its terms is; factors of two signs make such a term
+        left = np.signbit(a).astype(np.float64)
+        right = np.signbit(b).astype(np.float64)
+        negative_products = _gemm(left, 1 - right) + _gemm(1 - left, right)
+        d[zeros & (negative_products == a.shape[2])] = -0.0
     return np.where(np.isfinite(plain), d, plain)
 
 

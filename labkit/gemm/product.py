@@ -250,11 +250,24 @@ def _linear(
     # a vector of weights has one output, without a dimension; t() leaves it as it is
     result = matmul(input, weight.t(), accumulator, torch.float32)
     if bias is not None:
-        result = result + bias.float()
+        result = result + bias.float().expand(result.shape)
     return result.to(input.dtype)
 
 
+def _require_dimensions(name: str, a: Tensor, b: Tensor) -> None:
+    """Raise a RuntimeError for operands that `matmul` accepts and a narrower function does not."""
+    first, second = DIMENSIONS[name]
+    shapes = f"got shapes {tuple(a.shape)} and {tuple(b.shape)}"
+    if (a.dim(), b.dim()) != (first, second):
+        raise RuntimeError(
+            f"{name}: expected operands of {first} and {second} dimensions, {shapes}"
+        )
+    if first == 3 and a.shape[0] != b.shape[0]:
+        raise RuntimeError(f"{name}: expected operands of one batch size, {shapes}")
+
+
 def _added(
+    name: str,
     accumulator: AnyAccumulator,
     input: Tensor,
     a: Tensor,
@@ -263,11 +276,13 @@ def _added(
     beta: float = 1,
     alpha: float = 1,
 ) -> Tensor:
-    """Return beta * input + alpha * (a @ b), as addmm.
+    """Return beta * input + alpha * (a @ b), as addmm, addmv and baddbmm.
 
     With beta 0 the input is not read, even if it is NaN.
     """
+    _require_dimensions(name, a, b)
     result = alpha * matmul(a, b, accumulator, torch.float32)
+    input = input.expand(result.shape)
     if beta:
         result = result + beta * input.float()
     return result.to(a.dtype)
@@ -292,8 +307,9 @@ def _convolution(
     one.
     """
     image = _image(input, weight, dimensions)
-    steps = _each(stride, dimensions)
-    holes = _each(dilation, dimensions)
+    steps = _each(stride, dimensions, "stride", least=1)
+    holes = _each(dilation, dimensions, "dilation", least=1)
+    _require_fitting_bias(bias, weight.shape[0])
     out, _, *window = weight.shape
     if padding == "same" and set(steps) != {1}:
         raise RuntimeError(
@@ -306,11 +322,11 @@ def _convolution(
         if isinstance(padding, str) and padding != "valid":
             raise RuntimeError(f'padding: expected numbers, "same" or "valid", got {padding!r}')
         numbers = 0 if padding == "valid" else padding
-        around = [(n, n) for n in _each_from_0(numbers, dimensions, "padding")]
+        around = [(n, n) for n in _each(numbers, dimensions, "padding", least=0)]
     # torch expects before and after of the last dimension first
     image = F.pad(image, list(itertools.chain.from_iterable(reversed(around))))
     batch, channels = image.shape[:2]
-    if channels != weight.shape[1] * groups or out % groups:
+    if groups < 1 or channels != weight.shape[1] * groups or out % groups:
         raise RuntimeError(
             f"weight {list(weight.shape)} in {groups} groups does not fit input {list(image.shape)}"
         )
@@ -350,13 +366,13 @@ def _transposed_convolution(
     Each product is then added, in FP32, to the place in the result that its window reaches.
     """
     image = _image(input, weight, dimensions)
-    steps = _each(stride, dimensions)
-    holes = _each(dilation, dimensions)
-    cut = _each_from_0(padding, dimensions, "padding")
-    more = _each_from_0(output_padding, dimensions, "output_padding")
+    steps = _each(stride, dimensions, "stride", least=1)
+    holes = _each(dilation, dimensions, "dilation", least=1)
+    cut = _each(padding, dimensions, "padding", least=0)
+    more = _each(output_padding, dimensions, "output_padding", least=0)
     batch, channels, *places = image.shape
     _, out, *window = weight.shape
-    if channels != weight.shape[0] or channels % groups:
+    if groups < 1 or channels != weight.shape[0] or channels % groups:
         raise RuntimeError(
             f"weight {list(weight.shape)} in {groups} groups does not fit input {list(input.shape)}"
         )
@@ -365,6 +381,7 @@ def _transposed_convolution(
             f"output_padding {output_padding} must be smaller than stride {steps} or dilation "
             f"{holes}"
         )
+    _require_fitting_bias(bias, groups * out)
     weights = weight.reshape(groups, channels // groups, -1).mT
     columns = image.reshape(batch, groups, channels // groups, math.prod(places))
     columns = columns.permute(1, 2, 0, 3).flatten(2)
@@ -372,6 +389,10 @@ def _transposed_convolution(
     d = d.reshape(groups * out, math.prod(window), batch, *places).transpose(0, 2)
     reach = zip(places, steps, holes, window, more, strict=True)
     size = [(n - 1) * s + d * (k - 1) + 1 + m for n, s, d, k, m in reach]
+    if any(n <= 2 * c for n, c in zip(size, cut, strict=True)):
+        raise RuntimeError(
+            f"padding: expected less than half of the result, {size} without it, got {padding}"
+        )
     y = d.new_zeros(batch, groups * out, *size)
     # within one tap no two products reach the same place, so the sum needs no scatter
     for tap, reached in enumerate(_taps(places, window, steps, holes)):
@@ -382,12 +403,30 @@ def _transposed_convolution(
 
 
 def _image(input: Tensor, weight: Tensor, dimensions: int) -> Tensor:
-    """Return the input with a batch, [batch, channels, *size]."""
+    """Return the input with a batch, [batch, channels, *size].
+
+    Raises:
+        RuntimeError: input and weight have other dimensions or two dtypes.
+    """
+    least = dimensions + 1
+    if input.dim() not in (least, least + 1) or weight.dim() != least + 1:
+        raise RuntimeError(
+            f"expected an input of {least} or {least + 1} dimensions and a weight of {least + 1}, "
+            f"got shapes {tuple(input.shape)} and {tuple(weight.shape)}"
+        )
     if input.dtype != weight.dtype:
         raise RuntimeError(
             f"expected input and weight of one dtype; got {input.dtype} and {weight.dtype}"
         )
     return input if input.dim() > dimensions + 1 else input[None]
+
+
+def _require_fitting_bias(bias: Tensor | None, channels: int) -> None:
+    if bias is not None and bias.shape != (channels,):
+        raise RuntimeError(
+            f"bias: expected shape ({channels},), one number per channel of the result, got "
+            f"{tuple(bias.shape)}"
+        )
 
 
 def _finished(y: Tensor, input: Tensor, bias: Tensor | None) -> Tensor:
@@ -428,6 +467,12 @@ def _bilinear(
     The result of the first is rounded to the operands' dtype.
     """
     out, first, second = weight.shape
+    leading = input1.shape[:-1]
+    if (input1.shape, input2.shape) != ((*leading, first), (*leading, second)):
+        raise RuntimeError(
+            f"expected inputs of shapes [..., {first}] and [..., {second}] for a weight of shape "
+            f"{tuple(weight.shape)}, got {tuple(input1.shape)} and {tuple(input2.shape)}"
+        )
     between = matmul(
         input1.reshape(-1, 1, first), weight.transpose(0, 1).reshape(first, -1), accumulator
     )
@@ -439,18 +484,20 @@ def _bilinear(
     return y.to(input1.dtype).reshape(*input1.shape[:-1], out)
 
 
-def _each(value: Any, dimensions: int) -> tuple[int, ...]:
-    """Return one number for each dimension, from one number for all or a sequence."""
+def _each(value: Any, dimensions: int, argument: str, least: int) -> tuple[int, ...]:
+    """Return one number for each dimension, from one number for all or a sequence.
+
+    Raises:
+        RuntimeError: there is another number of them, or one is below `least`.
+    """
     # torch takes numbers of numpy, too
     sizes = (int(value),) if isinstance(value, Integral) else tuple(value)
-    return sizes * dimensions if len(sizes) == 1 else sizes
-
-
-def _each_from_0(value: Any, dimensions: int, argument: str) -> tuple[int, ...]:
-    """Return one number for each dimension, none of which is negative."""
-    sizes = _each(value, dimensions)
-    if min(sizes) < 0:
-        raise RuntimeError(f"{argument}: expected numbers of 0 or more, got {value}")
+    if len(sizes) == 1:
+        sizes *= dimensions
+    if len(sizes) != dimensions or min(sizes) < least:
+        raise RuntimeError(
+            f"{argument}: expected one number or {dimensions}, each {least} or more, got {value}"
+        )
     return sizes
 
 
@@ -473,7 +520,11 @@ def _attention(
     if enable_gqa:
         share = query.shape[-3] // key.shape[-3]
         key, value = (part.repeat_interleave(share, -3) for part in (key, value))
-    multiplier = query.shape[-1] ** -0.5 if scale is None else scale
+    multiplier = scale
+    if multiplier is None:
+        features = query.shape[-1]
+        # without features, all scores are 0
+        multiplier = features**-0.5 if features else 1.0
     scores = matmul(query, key.mT, accumulator, torch.float32) * multiplier
     if is_causal and attn_mask is not None:
         raise RuntimeError("expected is_causal or attn_mask, got both")
@@ -490,6 +541,15 @@ def _attention(
     return matmul(weights.to(value.dtype), value, accumulator)
 
 
+# torch's function -> the dimensions of its two operands; `matmul` takes any
+DIMENSIONS = {
+    "mm": (2, 2),
+    "bmm": (3, 3),
+    "mv": (2, 1),
+    "addmm": (2, 2),
+    "addmv": (2, 1),
+    "baddbmm": (3, 3),
+}
 # Function -> torch's name of an operand -> its name here.
 OPERANDS: dict[str, dict[str, str]] = {
     "mm": {"mat2": "other"},
@@ -509,18 +569,23 @@ def _multiplied_reversed(accumulator: AnyAccumulator, other: Tensor, input: Tens
     return matmul(input, other, accumulator)
 
 
+def _product_of(name: str, accumulator: AnyAccumulator, input: Tensor, other: Tensor) -> Tensor:
+    _require_dimensions(name, input, other)
+    return matmul(input, other, accumulator)
+
+
 # Name of torch's function -> its reduction, which takes the accumulator and torch's arguments.
 REDUCTIONS: dict[str, Callable[..., Tensor]] = {
     "linear": _linear,
     "matmul": _multiplied,
     "__matmul__": _multiplied,
-    "mm": _multiplied,
-    "bmm": _multiplied,
-    "mv": _multiplied,
+    "mm": partial(_product_of, "mm"),
+    "bmm": partial(_product_of, "bmm"),
+    "mv": partial(_product_of, "mv"),
     "__rmatmul__": _multiplied_reversed,
-    "addmm": _added,
-    "addmv": _added,
-    "baddbmm": _added,
+    "addmm": partial(_added, "addmm"),
+    "addmv": partial(_added, "addmv"),
+    "baddbmm": partial(_added, "baddbmm"),
     "conv1d": partial(_convolution, 1),
     "conv2d": partial(_convolution, 2),
     "conv3d": partial(_convolution, 3),

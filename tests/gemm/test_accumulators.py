@@ -169,6 +169,24 @@ def test_exact_is_not_a_sum_in_fp64() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "c", "sign"),
+    [
+        ([-0.0], [1.0], -0.0, -1.0),
+        ([0.0, -0.0], [-1.0, 1.0], -0.0, -1.0),
+        ([-0.0], [1.0], 0.0, 1.0),
+        ([-0.0, 0.0], [1.0, 1.0], -0.0, 1.0),
+        ([1.0, 1.0], [1.0, -1.0], -0.0, 1.0),
+    ],
+)
+def test_exact_zero_is_negative_if_all_terms_are(
+    a: list[float], b: list[float], c: float, sign: float
+) -> None:
+    total = dot(a, b, EXACT, torch.float32, c=c)
+    assert total == 0
+    assert math.copysign(1.0, total) == sign
+
+
 def test_exact_over_a_long_sum_that_cancels() -> None:
     # The sum of 1000 products of 24-bit numbers, minus the FP32 number nearest to it: only an exact
     # sum has the difference. Numbers from 1/2 to 1 have few different exponents, so their sum has

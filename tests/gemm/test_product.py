@@ -235,7 +235,7 @@ def test_padding_that_torch_refuses_is_refused(padding: Any) -> None:
     arguments = (integers(1, 2, 5, 5), integers(3, 2, 3, 3))
     with pytest.raises(RuntimeError, match="padding"):
         F.conv2d(*arguments, padding=padding)
-    with pytest.raises(RuntimeError, match="padding: expected numbers"):
+    with pytest.raises(RuntimeError, match="padding: expected"):
         run(F.conv2d, arguments, {"padding": padding}, EXACT)
 
 
@@ -244,7 +244,8 @@ def test_negative_padding_of_a_transposed_one_is_refused(argument: str) -> None:
     arguments = (integers(1, 2, 5, 5), integers(2, 3, 3, 3))
     with pytest.raises(RuntimeError, match="negative"):
         F.conv_transpose2d(*arguments, **{argument: -1})
-    with pytest.raises(RuntimeError, match=f"^{argument}: expected numbers of 0 or more, got -1"):
+    message = f"^{argument}: expected one number or 2, each 0 or more, got -1"
+    with pytest.raises(RuntimeError, match=message):
         run(F.conv_transpose2d, arguments, {argument: -1}, EXACT)
 
 
@@ -387,6 +388,79 @@ def test_contradictory_arguments_are_refused() -> None:
     ):
         with pytest.raises(RuntimeError, match=message):
             run(func, args, options, EXACT)
+
+
+@pytest.mark.parametrize(
+    ("func", "shapes"),
+    [
+        (torch.mm, [(3,), (3, 4)]),
+        (torch.mm, [(5, 2, 3), (3, 4)]),
+        (torch.bmm, [(2, 3), (3, 4)]),
+        (torch.bmm, [(1, 2, 3), (5, 3, 4)]),
+        (torch.mv, [(2, 3), (3, 4)]),
+        (torch.addmm, [(4,), (3,), (3, 4)]),
+        (torch.addmm, [(5, 2, 4), (2, 3), (3, 4)]),
+        (torch.addmv, [(2,), (2, 3), (3, 1)]),
+        (torch.baddbmm, [(5, 2, 4), (1, 2, 3), (5, 3, 4)]),
+        (F.linear, [(3,), (4, 3), (2, 4)]),
+        (F.bilinear, [(2, 3), (4,), (6, 3, 4)]),
+        (F.bilinear, [(2, 3), (2, 4), (6, 4, 3)]),
+        (F.conv1d, [(4,), (6, 4, 3)]),
+        (F.conv2d, [(2, 4, 6, 6), (6, 4, 3)]),
+        (F.conv2d, [(2, 4, 6, 6), (6, 4, 3, 3), (1,)]),
+        (F.conv_transpose1d, [(2, 4, 5), (4, 6)]),
+        (F.conv_transpose1d, [(2, 4, 5), (4, 6, 3), (1,)]),
+    ],
+)
+def test_shapes_that_torch_refuses_are_refused(
+    func: Callable[..., Any], shapes: list[tuple[int, ...]]
+) -> None:
+    tensors = [integers(*shape) for shape in shapes]
+    with pytest.raises((RuntimeError, IndexError)):
+        func(*tensors)
+    with pytest.raises(RuntimeError, match=r"expected|expand"):
+        run(func, tensors, {}, EXACT)
+
+
+@pytest.mark.parametrize("func", [F.conv2d, F.conv_transpose2d])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"stride": 0},
+        {"stride": (1, -1)},
+        {"stride": (1, 1, 1)},
+        {"dilation": 0},
+        {"padding": (1, 1, 1)},
+        {"groups": 0},
+    ],
+)
+def test_options_that_torch_refuses_are_refused(
+    func: Callable[..., Any], options: dict[str, Any]
+) -> None:
+    image = integers(1, 2, 5, 5)
+    kernel = integers(2, 2, 3, 3)
+    with pytest.raises(RuntimeError):
+        func(image, kernel, **options)
+    with pytest.raises(RuntimeError, match=rf"{min(options)}: expected|in 0 groups"):
+        run(func, (image, kernel), options, EXACT)
+
+
+def test_padding_that_leaves_no_result_is_refused() -> None:
+    image = integers(1, 2, 5)
+    kernel = integers(2, 2, 3)
+    for padding, options in ((3, {}), (4, {"output_padding": 1, "stride": 1, "dilation": 2})):
+        with pytest.raises(RuntimeError):
+            F.conv_transpose1d(image, kernel, padding=padding + 1, **options)
+        with pytest.raises(RuntimeError, match="padding: expected less than half of the result"):
+            run(F.conv_transpose1d, (image, kernel), {"padding": padding + 1, **options}, EXACT)
+
+
+def test_queries_without_features_weigh_all_values_equally() -> None:
+    query = torch.zeros(2, 5, 0)
+    key = torch.zeros(2, 6, 0)
+    value = torch.ones(2, 6, 3)
+    attention = F.scaled_dot_product_attention
+    assert torch.equal(run(attention, (query, key, value), {}, EXACT), attention(query, key, value))
 
 
 def test_operands_may_be_passed_by_name() -> None:
