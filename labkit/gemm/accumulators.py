@@ -288,9 +288,9 @@ def exact(a: Floats, b: Floats, c: Floats, out: Format) -> Floats:
     zeros = (d == 0) & np.signbit(c)
     if zeros.any():
         # a sum of zeros is -0 only if each of its terms is; factors of two signs make such a term
-        left = np.signbit(a).astype(np.float64)
-        right = np.signbit(b).astype(np.float64)
-        negative_products = _gemm(left, 1 - right) + _gemm(1 - left, right)
+        negative_a = np.signbit(a).astype(np.float64)
+        negative_b = np.signbit(b).astype(np.float64)
+        negative_products = _gemm(negative_a, 1 - negative_b) + _gemm(1 - negative_a, negative_b)
         d[zeros & (negative_products == a.shape[2])] = -0.0
     return np.where(np.isfinite(plain), d, plain)
 
