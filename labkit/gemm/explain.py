@@ -147,16 +147,18 @@ def explain(
     if out is not None:
         out = as_format(out, "out")
     format = out or spec.result
+    if format not in spec.results:
+        results = " or ".join(row.name for row in spec.results)
+        raise ValueError(f"out: expected {results} for {spec.name}, got {format.name}")
     left = _values(a, spec.operands, "a")
     right = _values(b, spec.right, "b")
     start = float(_values([c], format, "c")[0])
-    fits = len(left) == len(right) and 1 <= len(left) <= spec.block_length
-    if not fits or format not in spec.results:
+    if len(left) != len(right):
+        raise ValueError(f"expected as many values in a as in b, got {len(left)} and {len(right)}")
+    if not 1 <= len(left) <= spec.block_length:
         raise ValueError(
-            f"expected 1 to {spec.block_length} products for one block of {spec.name}, in "
-            f"{' or '.join(row.name for row in spec.results)}, got {len(left)} values of a and "
-            f"{len(right)} of b, in {format.name}. Explain a longer sum block by block, with the "
-            "last result as c."
+            f"expected 1 to {spec.block_length} products for one block of {spec.name}, got "
+            f"{len(left)}. Explain a longer sum block by block, with the last result as c."
         )
     exact: list[_ExactTerm] = []
     bits = spec.operands.significand_bits + spec.right.significand_bits

@@ -24,6 +24,7 @@ from labkit.amp.casting.lists import Rule
 from labkit.amp.graph.cast_graph import CastGraph, Decided
 from labkit.amp.graph.recorder import Call, Source
 from labkit.findings import counted
+from labkit.formats.arguments import describe_value
 from labkit.interop import format_of
 
 _ONLY_CASTS = frozenset(["to", "half", "float", "bfloat16", "type", "type_as"])
@@ -153,6 +154,7 @@ def explain(graph: CastGraph | CallsNetwork) -> Explanation:
             after two forward passes.
 
     Raises:
+        TypeError: it is neither a graph nor an engine.
         ValueError: no graph was built; the message says why.
 
     >>> from labkit.amp import RECIPES, Engine
@@ -168,6 +170,11 @@ def explain(graph: CastGraph | CallsNetwork) -> Explanation:
     """
     # Engines import this package, so an engine is recognized by its attribute `call`.
     cast_graph = graph if isinstance(graph, CastGraph) else getattr(graph, "call", None)
+    if cast_graph is None:
+        raise TypeError(
+            "graph: expected a CastGraph, or an Engine of a recipe with graph=True, got "
+            f"{describe_value(graph)}"
+        )
     if not isinstance(cast_graph, CastGraph):
         raise ValueError(
             "this recipe has no graph: autocast decides at each call. Take RECIPES['O1 graph']."

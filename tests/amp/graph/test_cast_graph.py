@@ -308,9 +308,17 @@ def test_a_graph_makes_the_casts_of_eager_autocast() -> None:
     assert [row.op for row in explain(graph).rows] == ["conv2d", "group_norm", "relu", "conv2d"]
 
 
-def test_explanation_without_a_graph_says_why() -> None:
+def test_explanation_of_a_recipe_without_a_graph_is_refused() -> None:
     with pytest.raises(ValueError, match=r"this recipe has no graph.*RECIPES\['O1 graph'\]"):
         explain(Engine(nn.Linear(1, 1), SGD, RECIPES["O1"]))
+
+
+def test_explanation_of_a_network_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"graph: expected a CastGraph, or an Engine.*got a Linear"):
+        explain(nn.Linear(1, 1))
+
+
+def test_explanation_before_the_graph_is_built_says_so() -> None:
     with pytest.raises(
         ValueError, match="it is built by the second forward pass, which has not run yet"
     ):
