@@ -9,6 +9,7 @@ Source: https://anywidget.dev/en/afm (anywidget's front-end module).
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 
 from labkit.records.files import write_atomic
@@ -82,9 +83,10 @@ def write_modules(folder: Path) -> list[Path]:
         raise SiteError(f"expected a folder, got the file {folder}; name another place")
     folder.mkdir(parents=True, exist_ok=True)
     files = []
-    for widget in page_widgets():
-        file = folder / f"{type(widget).__name__}.mjs"
-        write_atomic(file, widget_module(widget).encode())
-        widget.close()
-        files.append(file)
+    with ExitStack() as closing:
+        for widget in page_widgets():
+            closing.callback(widget.close)
+            file = folder / f"{type(widget).__name__}.mjs"
+            write_atomic(file, widget_module(widget).encode())
+            files.append(file)
     return files

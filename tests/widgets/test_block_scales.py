@@ -150,45 +150,111 @@ def test_the_sentence_and_the_arithmetic_of_a_row(js):
     )
 
 
-def test_page_follows_keys_and_mouse_without_a_kernel(page):
-    root = page.show(BlockScales())
-    board = BlockScales()
-    keys = page.page.keyboard
-    bars = root.locator("[role=slider]")
+def test_keys_on_a_bar_change_its_number_without_a_kernel(page):
+    bars = page.show(BlockScales()).locator("[role=slider]")
     bars.nth(11).focus()
-    for key in ("ArrowUp", "End", "ArrowLeft"):
-        keys.press(key)
+    page.page.keyboard.press("End")
     assert page.trait("values")[11] == 64
-    assert page.trait("selected") == 10
     assert "makes the scale 2^4" in page.trait("sentence")
+
+
+def test_left_arrow_moves_to_the_bar_before(page):
+    bars = page.show(BlockScales()).locator("[role=slider]")
+    bars.nth(11).focus()
+    page.page.keyboard.press("End")
+    page.page.keyboard.press("ArrowLeft")
+    assert page.trait("selected") == 10
+    # beside a number of 64, this one is too small for the block's scale
     assert bars.nth(10).get_attribute("aria-valuetext").endswith("becomes 0")
+
+
+def test_tab_stops_at_one_bar_only(page):
+    bars = page.show(BlockScales()).locator("[role=slider]")
     assert bars.evaluate_all("all => all.filter((one) => one.tabIndex === 0).length") == 1
+
+
+def test_reset_restores_the_first_numbers(page):
+    root = page.show(BlockScales())
+    root.locator("[role=slider]").nth(11).focus()
+    page.page.keyboard.press("End")
+    assert page.trait("values") != BlockScales().values
     root.get_by_role("button", name="Reset").click()
-    assert page.trait("values") == board.values
-    box = bars.nth(20).bounding_box()
-    page.page.mouse.move(box["x"] + 5, box["y"] + box["height"] / 2)
-    page.page.mouse.down()
-    page.page.mouse.move(box["x"] + 5, box["y"] - 2)
-    page.page.mouse.up()
+    assert page.trait("values") == BlockScales().values
+
+
+def drag_to_the_top(page, bar, button="left"):
+    """Press a button of the mouse on a bar, and move to just above it."""
+    box = bar.bounding_box()
+    mouse = page.page.mouse
+    mouse.move(box["x"] + 5, box["y"] + box["height"] / 2)
+    mouse.down(button=button)
+    mouse.move(box["x"] + 5, box["y"] - 2)
+    mouse.up(button=button)
+
+
+def test_dragged_bar_follows_the_mouse(page):
+    bars = page.show(BlockScales()).locator("[role=slider]")
+    drag_to_the_top(page, bars.nth(20))
     assert page.trait("values")[20] == 64
     assert page.trait("selected") == 20
-    assert not root.get_by_role("button", name="Round again").is_enabled()
-    for label, name in (("Stochastic rounding", "stochastic"), ("Hadamard rotation", "rotated")):
-        root.get_by_role("switch", name=label).check()
-        assert page.trait(name) is True
+
+
+def test_right_button_drags_no_bar(page):
+    bars = page.show(BlockScales()).locator("[role=slider]")
+    drag_to_the_top(page, bars.nth(20), button="right")
+    assert page.trait("values") == BlockScales().values
+
+
+def test_numbers_are_rounded_again_only_if_at_random(page):
+    root = page.show(BlockScales())
+    again = root.get_by_role("button", name="Round again")
+    assert not again.is_enabled()
+    root.get_by_role("switch", name="Stochastic rounding").check()
+    again.click()
+    assert page.trait("draw") == 1
+
+
+def test_nvfp4_has_no_choice_of_a_rounded_scale(page):
+    root = page.show(BlockScales())
+    up = root.locator("input[value=up]")
+    up.check(force=True)
+    assert page.trait("scale_up") is True
+    root.locator("input[value=NVFP4]").check(force=True)
+    assert not up.is_enabled()
+
+
+def test_rotation_shows_the_rotated_numbers_below(page):
+    root = page.show(BlockScales())
+    rotated = root.locator(".bs-second")
+    assert not rotated.is_visible()
+    root.get_by_role("switch", name="Hadamard rotation").check()
+    rotated.wait_for(state="visible")
+
+
+def test_page_shows_the_numbers_that_a_kernel_rounds(page):
+    """The page draws and rotates as the kernel does."""
+    root = page.show(BlockScales())
+    root.get_by_role("switch", name="Stochastic rounding").check()
+    root.get_by_role("switch", name="Hadamard rotation").check()
     root.get_by_role("button", name="Round again").click()
     root.locator("input[value=up]").check(force=True)
-    assert (page.trait("draw"), page.trait("scale_up")) == (1, True)
     root.locator("input[value=NVFP4]").check(force=True)
-    assert not root.locator("input[value=up]").is_enabled()
-    assert root.locator(".bs-second").is_visible()
-    board.values, board.draw = page.trait("values"), 1
-    board.format, board.scale_up, board.stochastic, board.rotated = "NVFP4", True, True, True
-    told = bars.evaluate_all(
+    board = BlockScales()
+    board.draw = 1
+    board.format = "NVFP4"
+    board.scale_up = True
+    board.stochastic = True
+    board.rotated = True
+    texts = root.locator("[role=slider]").evaluate_all(
         "all => all.map((one) => one.getAttribute('aria-valuetext').split(' becomes ')[1])"
     )
-    shown = [float(text.replace("−", "-").rstrip("…")) for text in told]
+    shown = [float(text.replace("−", "-").rstrip("…")) for text in texts]
     assert shown == pytest.approx(board.rounded.values, rel=1e-5)
+
+
+def test_pictures_of_the_formats_open_without_a_kernel(page):
+    root = page.show(BlockScales())
+    root.locator("input[value=NVFP4]").check(force=True)
     root.get_by_text("The same switches on a picture").click()
     root.locator(".bs-pictures .lk-sentence[data-text*='each row is two blocks']").wait_for(
         state="attached"

@@ -90,6 +90,15 @@ export function placeOf(event) {
 }
 
 /**
+ * Return whether a pointer is pressed to act: by the left button, a finger or a pen.
+ *
+ * @param {PointerEvent} event
+ */
+export function isMainButton(event) {
+  return event.button === 0;
+}
+
+/**
  * Return a text as nodes of the page, with raised exponents: "2^-24" gets a <sup>.
  *
  * @param {string} text

@@ -1,6 +1,6 @@
 // Numbers as bars on an axis, with marks at their rounded values, and the dragging of bars.
 
-import { h, rich } from "../base/elements.js";
+import { h, isMainButton, rich } from "../base/elements.js";
 import { decimal } from "../base/number_words.js";
 import { derived, neighbour, roundValue } from "../exact/numbers.js";
 import { scaleText } from "./blocks.js";
@@ -199,6 +199,7 @@ export function barHands(bars, life, actions) {
    * @param {PointerEvent} event
    */
   function grasp(item, event) {
+    if (!isMainButton(event)) return;
     event.preventDefault();
     held = { y: event.clientY, moved: false };
     item.setPointerCapture(event.pointerId);

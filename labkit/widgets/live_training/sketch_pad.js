@@ -2,7 +2,7 @@
 // training is drawn over the sketch.
 
 import { button } from "../base/controls.js";
-import { h, rich } from "../base/elements.js";
+import { h, isMainButton, rich } from "../base/elements.js";
 import { put, watch } from "../base/model.js";
 import { decimal } from "../base/number_words.js";
 import { SIDE } from "../base/plot.js";
@@ -189,6 +189,7 @@ function penUnder({ pad, places }, event) {
 function listenToPointer(sketching, life) {
   const { model, pad } = sketching;
   life.listen(pad, "pointerdown", (event) => {
+    if (!isMainButton(event)) return;
     pad.setPointerCapture(event.pointerId);
     sketching.byKey = false;
     // A new stroke does not begin where the last one ended.

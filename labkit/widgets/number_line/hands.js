@@ -1,7 +1,7 @@
 // Pointer, wheel and keys on the number line, and its controls.
 
 import { button, choice, newName, segmented } from "../base/controls.js";
-import { h, rich } from "../base/elements.js";
+import { h, isMainButton, rich } from "../base/elements.js";
 import { put } from "../base/model.js";
 import { derived, parse, ROUNDINGS, withMinus } from "../exact/numbers.js";
 import { MODE_NAMES } from "./rounding.js";
@@ -83,6 +83,7 @@ export function pointing(line, handle, life, acts) {
    * @param {"x" | "line"} what
    */
   function grab(event, target, what) {
+    if (!isMainButton(event)) return;
     held = { what, start: placeIn(event), moved: false, lens: acts.lens() };
     target.setPointerCapture(event.pointerId);
     event.preventDefault();

@@ -3,7 +3,7 @@
 
 import { figure } from "../base/canvas.js";
 import { headed, newName, segmented, sentence, slider } from "../base/controls.js";
-import { h, rich } from "../base/elements.js";
+import { h, isMainButton, rich } from "../base/elements.js";
 import { put, watch } from "../base/model.js";
 import { percent } from "../base/number_words.js";
 import {
@@ -274,6 +274,7 @@ function presetTable(board, life, onSelect) {
     });
     row.strip.append(strip.element);
     life.listen(strip.canvas, "pointerdown", (event) => {
+      if (!isMainButton(event)) return;
       const total = replaysOf(board)[i].scale.length;
       const pressed = (strip.at(event).x / strip.width) * total;
       moveLens(board, Math.round(pressed - LENS_STEPS / 2));

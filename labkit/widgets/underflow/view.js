@@ -3,7 +3,7 @@
 
 import { figure, hovering, patternImage } from "../base/canvas.js";
 import { sentence, slider } from "../base/controls.js";
-import { h, rich } from "../base/elements.js";
+import { h, isMainButton, rich } from "../base/elements.js";
 import { put, watch } from "../base/model.js";
 import { decimal, percent } from "../base/number_words.js";
 import { view } from "../base/root.js";
@@ -225,6 +225,7 @@ function dragging(life, main, state, handle, choose) {
   /** @type {{ x: number, log2Scale: number } | null} */
   let start = null;
   life.listen(main.canvas, "pointerdown", (event) => {
+    if (!isMainButton(event)) return;
     start = { x: event.clientX, log2Scale: state.log2Scale };
     main.canvas.setPointerCapture(event.pointerId);
     event.preventDefault();
