@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -108,53 +109,99 @@ def lines_of(file: Path) -> dict[str, Any]:
     return {line["item"]: line for line in map(json.loads, file.read_text().splitlines())}
 
 
-def test_each_item_has_its_line_before_the_next_begins(file: Path) -> None:
-    names = (
-        "prints",
-        "fails",
-        "has_no_memory",
-        "hangs",
-        "aborts",
-        "breaks_the_context",
-        "lines_before",
-    )
-    printed = []
-    end = passport.make(file, serving(*names), item_seconds=3.0 * slowness(), say=printed.append)
-    lines = lines_of(file)
-    assert end == "complete"
-    assert [*lines] == ["start", *names, "end"]
-    assert lines["end"]["missing"] == []
-    assert lines["start"]["schema"] == "labkit.passport/1"
-    assert [line.get("outcome") for line in lines.values()][1:-1] == [
-        "done",
-        "failed",
-        "out of memory",
-        "process lost",
-        "process lost",
-        "failed",
-        "done",
-    ]
-    assert lines["prints"]["ok"]
-    assert lines["fails"]["by then"] == 3
-    assert lines["lines_before"]["lines"] == 7
-    assert lines["fails"]["error"] == "ValueError: expected an even number, got 3"
-    assert any(
-        "test_passport.py" in frame and "fails" in frame for frame in lines["fails"]["traceback"]
-    )
-    assert re.fullmatch(r"no answer within .* s, so its process was ended", lines["hangs"]["error"])
-    assert "about to wait" in lines["hangs"]["said"]
-    # The traceback of the process shows where it hung.
-    assert "in hangs" in lines["hangs"]["said"]
-    assert lines["aborts"]["error"] == "its process ended with SIGABRT"
-    # After a broken context, the next item gets a new process.
-    assert lines["breaks_the_context"]["broken"]
-    assert printed[:2] == [
+# item -> its outcome; `lines_before` counts the lines in the file when it runs
+OUTCOMES = {
+    "prints": "done",
+    "fails": "failed",
+    "has_no_memory": "out of memory",
+    "hangs": "process lost",
+    "aborts": "process lost",
+    "breaks_the_context": "failed",
+    "lines_before": "done",
+}
+
+
+@dataclass(frozen=True)
+class Passport:
+    """A finished passport: its lines by item, what was printed, and how it ended."""
+
+    lines: dict[str, Any]
+    printed: list[str]
+    end: str
+
+
+@pytest.fixture(scope="module")
+def troubled(tmp_path_factory: pytest.TempPathFactory) -> Passport:
+    """A passport whose items fail in every way; it takes seconds."""
+    file = tmp_path_factory.mktemp("passport") / "passport.jsonl"
+    printed: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TEST_PASSPORT", str(file))
+        end = passport.make(
+            file, serving(*OUTCOMES), item_seconds=3.0 * slowness(), say=printed.append
+        )
+    return Passport(lines_of(file), printed, end)
+
+
+def test_passport_has_a_line_for_each_item(troubled: Passport) -> None:
+    assert [*troubled.lines] == ["start", *OUTCOMES, "end"]
+    outcomes = {name: troubled.lines[name]["outcome"] for name in OUTCOMES}
+    assert outcomes == OUTCOMES
+
+
+def test_each_item_has_its_line_before_the_next_begins(troubled: Passport) -> None:
+    # the start, and the six items before
+    assert troubled.lines["lines_before"]["lines"] == 7
+
+
+def test_passport_with_failed_items_is_complete(troubled: Passport) -> None:
+    assert troubled.end == "complete"
+    assert troubled.lines["end"]["missing"] == []
+
+
+def test_passport_names_its_schema(troubled: Passport) -> None:
+    assert troubled.lines["start"]["schema"] == "labkit.passport/1"
+
+
+def test_failed_item_has_its_error_and_traceback(troubled: Passport) -> None:
+    fails = troubled.lines["fails"]
+    assert fails["error"] == "ValueError: expected an even number, got 3"
+    frames = [frame for frame in fails["traceback"] if "test_passport.py" in frame]
+    assert any("fails" in frame for frame in frames)
+
+
+def test_failed_item_keeps_what_it_had_measured(troubled: Passport) -> None:
+    assert troubled.lines["fails"]["by then"] == 3
+
+
+def test_hanging_item_says_where_it_hung(troubled: Passport) -> None:
+    hangs = troubled.lines["hangs"]
+    assert re.fullmatch(r"no answer within .* s, so its process was ended", hangs["error"])
+    assert "about to wait" in hangs["said"]
+    # the traceback of the process
+    assert "in hangs" in hangs["said"]
+
+
+def test_aborted_item_names_the_signal(troubled: Passport) -> None:
+    assert troubled.lines["aborts"]["error"] == "its process ended with SIGABRT"
+
+
+def test_item_after_a_broken_context_has_a_new_process(troubled: Passport) -> None:
+    assert troubled.lines["breaks_the_context"]["broken"]
+    assert troubled.lines["lines_before"]["outcome"] == "done"
+
+
+def test_failures_are_printed_at_once(troubled: Passport) -> None:
+    assert troubled.printed[:2] == [
         "facts: 7 items",
         "  fails: failed, ValueError: expected an even number, got 3",
     ]
-    # A passport names no folder of this machine.
-    assert str(ROOT) not in json.dumps(lines)
-    assert str(Path.home()) + os.sep not in json.dumps(lines)
+
+
+def test_passport_names_no_folder_of_this_machine(troubled: Passport) -> None:
+    text = json.dumps(troubled.lines)
+    assert str(ROOT) not in text
+    assert str(Path.home()) + os.sep not in text
 
 
 def test_a_passport_without_time_has_timings_only(file: Path) -> None:

@@ -269,12 +269,14 @@ def test_the_paper_is_narrow_and_has_the_last_places(js):
 
 
 class TestPlayer:
+    def test_player_opens_at_the_station_align(self, page):
+        page.show(AdditionPlayer(1.0, 0.0001))
+        assert page.trait("step") == 1
+
     def test_the_page_walks_through_the_stations_without_a_kernel(self, js, page):
         root = page.show(AdditionPlayer(1.0, 0.0001))
         # The paper is drawn once its width is known, after the sentence.
         root.locator(".ad-paper .ad-bit").first.wait_for(state="attached")
-        # The player opens at the station Align.
-        assert page.trait("step") == 1
         root.get_by_role("button", name="First").click(force=True)
         said = js.said("1", "0.0001")
         seen = {}
@@ -285,29 +287,50 @@ class TestPlayer:
         assert seen["Write"] == ["10000000000", "11010001110"]
         assert seen["Align"] == ["10000000000", "0" * 11 + "001" + "11010001110"]
         assert seen["Round"][2:] == ["10000000000001", "10000000000"]
-        # At the end, Play begins again.
+
+    def test_play_at_the_end_begins_again(self, page):
+        root = page.show(AdditionPlayer(1.0, 0.0001))
+        root.get_by_role("button", name="Last").click()
         root.get_by_role("button", name="Play").click()
         assert page.trait("step") == 0
+
+    def test_code_is_an_operand(self, page):
+        root = page.show(AdditionPlayer(1.0, 0.0001))
         root.get_by_role("button", name="Last").click()
         box = root.get_by_label("b", exact=True)
         # This is the code of 2^-10; the station stays.
         box.fill("0x1400")
         box.press("Tab")
         assert page.trait("sentence") == "1 + 9.7656e-4 = 1.001 in FP16, exactly."
+
+    def test_operand_that_is_no_number_is_refused_beside_its_box(self, page):
+        root = page.show(AdditionPlayer(1.0, 0.5))
+        box = root.get_by_label("b", exact=True)
         box.fill("1,5")
         box.press("Tab")
-        assert (
-            "Write a decimal point, not a comma: 1.5." in root.get_by_role("alert").text_content()
-        )
+        alert = root.get_by_role("alert").text_content()
+        assert "Write a decimal point, not a comma: 1.5." in alert
         assert box.input_value() == "1,5"
         assert box.get_attribute("aria-invalid") == "true"
-        assert page.trait("b") == "0x1400"
-        # A sum with infinity has fewer stations, and the step is clamped.
+        assert page.trait("b") == "0.5"
+
+    def test_change_from_outside_clears_the_alert_and_its_text(self, page):
+        root = page.show(AdditionPlayer(1.0, 0.5))
+        box = root.get_by_label("b", exact=True)
+        box.fill("1,5")
+        box.press("Tab")
+        assert root.locator(".ad-problem").text_content() != ""
+        page.set(a="2")
+        assert root.locator(".ad-problem").text_content() == ""
+        assert box.input_value() == "0.5"
+
+    def test_sum_of_infinity_has_fewer_stations(self, page):
+        root = page.show(AdditionPlayer(1.0, 0.0001))
+        root.get_by_role("button", name="Last").click()
+        assert page.trait("step") == len(ADD) - 1
+        # The step is clamped to the last station.
         page.set(a="inf")
         assert page.trait("step") == 1
-        # The alert is gone, and with it the text that was no number.
-        assert root.locator(".ad-problem").text_content() == ""
-        assert box.input_value() == "0x1400"
 
     def test_formats_and_operations_of_a_player(self):
         player = AdditionPlayer(1.0, 0.0001)

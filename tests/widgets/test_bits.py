@@ -464,57 +464,94 @@ def test_zero_has_one_code_in_a_format_without_a_sign(js):
     assert sentence == "0 is exact in unsigned: the code whose bits are all 0."
 
 
-def test_page_without_a_kernel_has_the_state_of_python(page):
-    assert BitExplorer().text == "0.1"
-    explorer = BitExplorer(FP16, 1.0)
-    root = page.show(explorer)
-    assert root.locator(".be-hint").text_content().startswith("Click a bit, or type a number: ")
+def state_of(page):
+    """Return format, code and text of the explorer in a page."""
+    return page.trait("format"), int(page.trait("code"), 16), page.trait("text")
 
-    def state():
-        return page.trait("format"), int(page.trait("code"), 16), page.trait("text")
 
-    root.locator(".be-bit[data-bit='15']").click()
-    assert state() == ("FP16", 0xBC00, "-1")
-    # Tab stops at one bit only; arrow keys reach the others.
-    assert root.locator(".be-bit[tabindex='0']").count() == 1
+def bit(root, number):
+    return root.locator(f".be-bit[data-bit='{number}']")
+
+
+def test_clicked_bit_changes_the_number_without_a_kernel(page):
+    root = page.show(BitExplorer(FP16, 1.0))
+    bit(root, 15).click()
+    assert state_of(page) == ("FP16", 0xBC00, "-1")
+
+
+def test_explorer_without_a_change_says_what_to_do(page):
+    root = page.show(BitExplorer(FP16, 1.0))
+    hint = root.locator(".be-hint").text_content()
+    assert hint.startswith("Click a bit, or type a number: ")
+
+
+def test_keys_flip_the_bits(page):
+    root = page.show(BitExplorer(FP16, -1.0))
+    bit(root, 15).focus()
     for keys, code in (("End Enter", 0xBC01), ("ArrowLeft Space", 0xBC03), ("Home Space", 0x3C03)):
         for key in keys.split():
             page.page.keyboard.press(key)
-        assert state()[1] == code
+        assert state_of(page)[1] == code
         assert code == int("".join(root.locator(".be-bit b").all_inner_texts()), 2)
-    assert root.locator(".be-bit[data-bit='1']").get_attribute("aria-pressed") == "true"
-    assert (
-        root.locator(".be-bit[data-bit='0']").get_attribute("aria-label")
-        == "1: significand, bit 0, weight 2^-10"
-    )
+
+
+def test_tab_stops_at_one_bit_only(page):
+    root = page.show(BitExplorer(FP16, 1.0))
+    assert root.locator(".be-bit[tabindex='0']").count() == 1
+
+
+def test_bits_have_names_for_a_screen_reader(page):
+    root = page.show(BitExplorer(FP16, formats.decode(0x3C02, FP16)))
+    assert bit(root, 1).get_attribute("aria-pressed") == "true"
+    assert bit(root, 0).get_attribute("aria-label") == "0: significand, bit 0, weight 2^-10"
+
+
+def test_typed_text_is_kept_as_it_is_typed(page):
+    root = page.show(BitExplorer(FP16, 1.0))
     box = root.get_by_role("textbox", name="Number")
     for text, code in (("0x3c01", 0x3C01), ("0x1.8p-3", 0x3200), ("0.1", 0x2E66)):
         box.fill("")
         box.press_sequentially(text)
-        assert (box.input_value(), *state()) == (text, "FP16", code, text)
+        assert (box.input_value(), *state_of(page)) == (text, "FP16", code, text)
     assert page.trait("sentence") == root.locator(".lk-sentence").get_attribute("data-text")
+
+
+def test_text_that_is_no_number_is_refused_beside_its_box(page):
+    root = page.show(BitExplorer(FP16, 0.1))
+    box = root.get_by_role("textbox", name="Number")
+    before = state_of(page)
     box.fill("0,1")
-    assert (
-        "Write a decimal point, not a comma: 0.1."
-        in root.locator(".be-hint.lk-error").text_content()
-    )
+    error = root.locator(".be-hint.lk-error")
+    assert "Write a decimal point, not a comma: 0.1." in error.text_content()
     assert box.input_value() == "0,1"
     assert box.get_attribute("aria-invalid") == "true"
-    assert state() == ("FP16", 0x2E66, "0.1")
+    assert state_of(page) == before
     box.fill("0.1")
-    assert root.locator(".be-hint.lk-error").count() == 0
+    assert error.count() == 0
+
+
+def test_python_takes_the_state_of_the_page(page):
+    explorer = BitExplorer(FP16, 0.1)
+    root = page.show(explorer)
     root.get_by_role("button", name="next").click()
     root.locator("select").select_option("BF16")
-    assert state()[0] == "BF16"
     # From 0x3DCD, these bits make a NaN with a payload.
-    for bit in (14, 5):
-        root.locator(f".be-bit[data-bit='{bit}']").click()
-    explorer.set_state(
-        {"format": page.trait("format"), "code": page.trait("code"), "text": page.trait("text")}
-    )
-    assert (explorer.format, explorer.code, explorer.text) == (BF16, *state()[1:])
+    bit(root, 14).click()
+    bit(root, 5).click()
+    state = {name: page.trait(name) for name in ("format", "code", "text")}
+    assert state["format"] == "BF16"
+    explorer.set_state(state)
+    assert (explorer.format, explorer.code, explorer.text) == (BF16, *state_of(page)[1:])
+
+
+def test_python_keeps_the_payload_of_nan():
+    explorer = BitExplorer(FP16, 1.0)
     explorer.set_state({"format": "FP16", "code": "0x7e01", "text": "nan"})
     assert explorer.code == 0x7E01
+
+
+def test_first_number_of_an_explorer_is_a_tenth():
+    assert BitExplorer().text == "0.1"
 
 
 @pytest.mark.parametrize(
