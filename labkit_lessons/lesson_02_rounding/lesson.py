@@ -203,8 +203,8 @@ for weight in (1.5, 1.5 + 2**-10, 1.0):
 # last bit is 1 moves.
 #
 # A power of two is a special case. A *binade* is the range from one power of two to the next, and
-# below a power of two the numbers are half as far apart. So downwards a quarter of its own ulp is
-# enough.
+# below a power of two the numbers are half as far apart. So downwards anything above a quarter of
+# its own ulp is enough.
 
 # %% [markdown]
 # ### Exercise 2: the smallest update that moves a weight  ●●○  8 min
