@@ -142,7 +142,7 @@ LAYERS = set(TO_THE_LEFT) - {
 
 
 @pytest.fixture(scope="module")
-def house() -> grimp.ImportGraph:
+def graph() -> grimp.ImportGraph:
     """The graph of all imports; what is imported from outside is a node for each distribution."""
     return grimp.build_graph("labkit", include_external_packages=True, cache_dir=None)
 
@@ -187,7 +187,7 @@ def upward_in_amp(graph: grimp.ImportGraph) -> list[str]:
     """Return every import inside amp that is not to the left, as "module:line: why"."""
     found = []
     for importer in sorted(graph.find_descendants("labkit.amp") | {"labkit.amp"}):
-        own = room_in_amp(importer)
+        own = part_of_amp(importer)
         if own not in AMP:
             found.append(
                 f"{importer}:1: {own} has no place in amp; give it one in AMP of this test"
@@ -196,13 +196,13 @@ def upward_in_amp(graph: grimp.ImportGraph) -> list[str]:
         for imported in sorted(graph.find_modules_directly_imported_by(importer)):
             if not imported.startswith("labkit.amp"):
                 continue
-            if room_in_amp(imported) not in AMP[: AMP.index(own) + 1]:
+            if part_of_amp(imported) not in AMP[: AMP.index(own) + 1]:
                 line = first_line(graph, importer, imported)
                 found.append(f"{importer}:{line}: {own} must not import {imported}")
     return found
 
 
-def room_in_amp(module: str) -> str:
+def part_of_amp(module: str) -> str:
     """Return the package or module of amp that a module belongs to."""
     parts = [*module.split("."), "__init__"]
     return parts[2]
@@ -270,22 +270,22 @@ def planted(graph: grimp.ImportGraph, importer: str, imported: str, line: int) -
         ("labkit.grading.judge", "labkit.widgets.base"),
     ],
 )
-def test_a_wrong_import_is_reported_with_its_line(house, importer: str, imported: str) -> None:
-    with planted(house, importer, imported, line=3):
-        (offence,) = offences(house)
+def test_a_wrong_import_is_reported_with_its_line(graph, importer: str, imported: str) -> None:
+    with planted(graph, importer, imported, line=3):
+        (offence,) = offences(graph)
     assert offence.startswith(f"{importer}:3: ")
 
 
-def test_a_wrong_import_inside_amp_is_reported(house) -> None:
+def test_a_wrong_import_inside_amp_is_reported(graph) -> None:
     importer = "labkit.amp.graph.explain"
     imported = "labkit.amp.engine"
-    with planted(house, importer, imported, line=9):
-        assert upward_in_amp(house) == [f"{importer}:9: graph must not import {imported}"]
+    with planted(graph, importer, imported, line=9):
+        assert upward_in_amp(graph) == [f"{importer}:9: graph must not import {imported}"]
 
 
-def test_a_circle_of_imports_is_found(house) -> None:
-    with planted(house, "labkit.formats.format", "labkit.formats.rounding", line=1):
-        assert any("labkit.formats.format" in circle for circle in circles(house))
+def test_a_circle_of_imports_is_found(graph) -> None:
+    with planted(graph, "labkit.formats.format", "labkit.formats.rounding", line=1):
+        assert any("labkit.formats.format" in circle for circle in circles(graph))
 
 
 @pytest.mark.parametrize(
@@ -306,16 +306,16 @@ def test_a_wrong_import_in_a_lesson_is_reported(source: str, tmp_path: Path) -> 
     assert offence.startswith("lesson_here:2: ")
 
 
-def test_layers_import_only_what_they_may(house) -> None:
-    assert offences(house) == []
+def test_layers_import_only_what_they_may(graph) -> None:
+    assert offences(graph) == []
 
 
-def test_packages_of_amp_import_to_the_left_only(house) -> None:
-    assert upward_in_amp(house) == []
+def test_packages_of_amp_import_to_the_left_only(graph) -> None:
+    assert upward_in_amp(graph) == []
 
 
-def test_no_module_imports_itself_through_others(house) -> None:
-    assert circles(house) == []
+def test_no_module_imports_itself_through_others(graph) -> None:
+    assert circles(graph) == []
 
 
 def test_lessons_import_from_layers_only() -> None:

@@ -128,7 +128,7 @@ def classroom(arguments: Namespace) -> int:
     if shutil.which("configurable-http-proxy") is None:
         raise CommandError("JupyterHub's proxy is missing: npm install -g configurable-http-proxy")
     try:
-        room = Classroom(
+        hub = Classroom(
             str(folder),
             learners_named(arguments.users),
             arguments.port,
@@ -137,13 +137,13 @@ def classroom(arguments: Namespace) -> int:
             arguments.idle,
             guess_first=arguments.guess_first,
         )
-        config = set_up(room)
+        config = set_up(hub)
         _unpack_learners_lab(top, folder, arguments.lessons)
     except ValueError as error:
         raise CommandError(str(error)) from error
-    print(describe_isolation(room, [lessons_folder()]), flush=True)
+    print(describe_isolation(hub, [lessons_folder()]), flush=True)
     print(
-        f"http://127.0.0.1:{room.port}  names and passwords: {folder / 'hub' / 'passwords.csv'}",
+        f"http://127.0.0.1:{hub.port}  names and passwords: {folder / 'hub' / 'passwords.csv'}",
         flush=True,
     )
     os.chdir(folder / "hub")

@@ -309,9 +309,9 @@ def _rows(grade: Grade, verdict: Verdict) -> list[tuple[str, str]]:
     whole = [("expected", example.expected), ("got", example.got)] if example is examples[0] else []
     whole = [row for row in whole if row != ("expected", verdict.check.name)]
     first, *rest = example.difference.split("\n")
-    said = f"expected {example.expected}, got {example.got}"
-    if whole and (first == said or first.startswith(f"{said}: ")):
-        first = first.removeprefix(said).removeprefix(": ")
+    expected_and_got = f"expected {example.expected}, got {example.got}"
+    if whole and (first == expected_and_got or first.startswith(f"{expected_and_got}: ")):
+        first = first.removeprefix(expected_and_got).removeprefix(": ")
     lines = [first, *rest] if first else rest
     return [
         *example.inputs,

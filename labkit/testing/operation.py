@@ -108,7 +108,7 @@ def operand(array: Array, name: str, operands: Format | None = None) -> tuple[Fl
     return values, format
 
 
-def dimension_of(dim: int, dimensions: int, asked: object) -> int:
+def dimension_of(dim: int, dimensions: int, argument: object) -> int:
     """Return a dimension that is counted from the front.
 
     A number counts as one dimension, as in torch.
@@ -120,5 +120,5 @@ def dimension_of(dim: int, dimensions: int, asked: object) -> int:
     require_kind(dim, int, "dim", "Pass a dimension, or a tuple of them")
     most = max(dimensions, 1)
     if not -most <= dim < most:
-        raise ValueError(f"expected dim within the {dimensions} dimensions of x, got {asked}")
+        raise ValueError(f"expected dim within the {dimensions} dimensions of x, got {argument}")
     return int(dim) % most

@@ -153,8 +153,8 @@ def _rows(x: Array, dim: int | Sequence[int] | None) -> tuple[Floats, Format]:
         # no dimensions are all of them, as in torch
         dims = tuple(range(values.ndim))
     else:
-        asked = tuple(dim) if isinstance(dim, Sequence) else (dim,)
-        dims = tuple(dimension_of(each, values.ndim, dim) for each in asked)
+        dimensions = tuple(dim) if isinstance(dim, Sequence) else (dim,)
+        dims = tuple(dimension_of(each, values.ndim, dim) for each in dimensions)
     if len(set(dims)) < len(dims):
         raise ValueError(f"dim: expected each dimension once, got {dim}")
     if dims:

@@ -101,8 +101,10 @@ async def classroom(kernels: int, lesson: Path) -> list[Learner]:
 
 
 def main() -> None:
-    asked = options(__doc__, kernels=4, lesson="06_loss_scaling")
-    learners = asyncio.run(classroom(asked.kernels, notebooks_folder() / f"{asked.lesson}.ipynb"))
+    arguments = options(__doc__, kernels=4, lesson="06_loss_scaling")
+    learners = asyncio.run(
+        classroom(arguments.kernels, notebooks_folder() / f"{arguments.lesson}.ipynb")
+    )
     for what, unit in (("picture", "s"), ("done", "s"), ("peak", "MiB"), ("end", "MiB")):
         values = sorted(getattr(learner, what) for learner in learners)
         print(f"{what:8} median {statistics.median(values):6.0f}, most {values[-1]:6.0f} {unit}")

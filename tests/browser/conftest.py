@@ -141,7 +141,7 @@ class Notebook:
         """Return the locator of the first widget of a kind, such as "number-line"."""
         return self.page.locator(f".labkit-{kind}").first
 
-    def said(self, kind: str) -> str:
+    def sentence(self, kind: str) -> str:
         """Return the sentence that a widget shows."""
         return self.widget(kind).locator(".lk-sentence").first.get_attribute("data-text")
 

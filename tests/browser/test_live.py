@@ -98,7 +98,7 @@ def test_scaling_that_is_switched_on_brings_the_loss_down(live):
     assert ratios[-1] < 0.85 * max(ratios)
     assert re.fullmatch(r"\d+: scaling on, 2\^10", scaled["marks"])
     sentence = "Finished at step 120, after one change: FP16 with a static scale of 2^10 has Dice"
-    assert live.notebook.said("live").startswith(sentence)
+    assert live.notebook.sentence("live").startswith(sentence)
     assert live.pixels("fp16", 0.7, 0.9) > 100
     assert live.pixels("fp32", 0.7, 0.9) > 50
 
@@ -156,7 +156,7 @@ def test_a_fork_without_scaling_leaves_the_curve_of_its_run(bench):
     # Without a scale it loses its gradients.
     assert float(end["forkLoss"]) > 1.1 * float(end["loss"])
     assert bench.pixels("fp16", 0.2, 0.9, 0.45) > 1.4 * one_curve
-    assert "The fork (scaling off) left it after step 10" in bench.notebook.said("workbench")
+    assert "The fork (scaling off) left it after step 10" in bench.notebook.sentence("workbench")
     loss = bench.notebook.python("bench.history[-1].loss")
     fork_loss = bench.notebook.python("bench.forked[-1].loss")
     assert loss == pytest.approx(float(end["loss"]), rel=1e-6)

@@ -28,7 +28,7 @@ def test_a_game_by_keyboard_hides_the_window_until_it_is_over(lab):
         assert game.get_attribute("data-told") == "false"
         assert marks("overflowed") == 0
         assert marks("underflowed") == 0
-        assert notebook.said("beat-scaler").startswith("Paused at step")
+        assert notebook.sentence("beat-scaler").startswith("Paused at step")
         notebook.press("PageDown", "Space")
         notebook.until_data("beat-scaler", "d.phase === 'finished'")
         assert game.get_attribute("data-scale") == "13"
@@ -36,7 +36,7 @@ def test_a_game_by_keyboard_hides_the_window_until_it_is_over(lab):
         assert scales <= {2.0**13, 2.0**16, 2.0**17, 2.0**18}
         assert marks("overflowed") > 20
         assert marks("underflowed") > 20
-        assert notebook.said("beat-scaler") == notebook.python("game.sentence")
+        assert notebook.sentence("beat-scaler") == notebook.python("game.sentence")
 
 
 IMPORTS = """

@@ -189,11 +189,11 @@ LATER_STAGES = [
 
 def test_arrow_keys_go_through_eight_stages(notebook, page):
     page.locator(".sd-strip input:checked").focus()
-    sentences = [notebook.said("stages")]
+    sentences = [notebook.sentence("stages")]
     for name in LATER_STAGES:
         notebook.press("ArrowRight")
         stage(page, name)
-        sentences.append(notebook.said("stages"))
+        sentences.append(notebook.sentence("stages"))
     assert sentences == notebook.python("steps._view['sentences']")
     notebook.until("steps.stage == 7")
 

@@ -70,8 +70,8 @@ def test_one_learner_before_the_class_is_refused(
     hand_in(tmp_path, "Max Maier", WRONG)
     words = ["grade", str(tmp_path / "class"), "--csv", str(tmp_path / "g.csv")]
     assert main([*words, "--student", "Max Maier"]) == 2
-    said = capsys.readouterr().err
-    assert "needs an earlier grading of the class: grade it with --changed first" in said
+    printed = capsys.readouterr().err
+    assert "needs an earlier grading of the class: grade it with --changed first" in printed
     assert "g.csv.part" not in files_of(tmp_path)
 
 
@@ -83,9 +83,9 @@ def test_who_handed_in_since_the_last_grading_is_named(
     hand_in(tmp_path, "Zoë Ort", ADVANCE)
     roster = put(tmp_path / "r.csv", "name\nMax Maier\nZoë Ort\n")
     grade(tmp_path, "--student", "Max Maier", "--roster", str(roster))
-    said = capsys.readouterr().err
-    assert "without a row until --changed grades them: Zoë Ort" in said
-    assert "handed nothing in" not in said
+    printed = capsys.readouterr().err
+    assert "without a row until --changed grades them: Zoë Ort" in printed
+    assert "handed nothing in" not in printed
 
 
 def test_an_unknown_learner_of_a_class_never_graded_is_refused(

@@ -27,7 +27,7 @@ def commit(folder: Path, learner: str, id: str, answer: str) -> None:
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Path:
+def class_folder(tmp_path: Path) -> Path:
     for learner, answer in (
         ("ada", "about a quarter"),
         ("Zoë", "about a quarter"),
@@ -37,9 +37,9 @@ def room(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_learner_counts_once_with_the_last_answer(room: Path) -> None:
-    commit(room, "bob", QUESTION, "about a quarter")
-    (found,) = guesses(room)
+def test_learner_counts_once_with_the_last_answer(class_folder: Path) -> None:
+    commit(class_folder, "bob", QUESTION, "about a quarter")
+    (found,) = guesses(class_folder)
     assert dict(found["bars"]) == {
         "about one in a thousand": 0,
         "about a quarter": 3,
@@ -47,20 +47,20 @@ def test_learner_counts_once_with_the_last_answer(room: Path) -> None:
     }
 
 
-def test_an_answer_that_is_no_choice_is_not_counted(room: Path) -> None:
-    before = guesses(room)
-    commit(room, "eve", QUESTION, "<script>alert(1)</script>")
-    assert guesses(room) == before
+def test_an_answer_that_is_no_choice_is_not_counted(class_folder: Path) -> None:
+    before = guesses(class_folder)
+    commit(class_folder, "eve", QUESTION, "<script>alert(1)</script>")
+    assert guesses(class_folder) == before
 
 
-def test_an_unknown_question_is_not_shown(room: Path) -> None:
-    before = guesses(room)
-    commit(room, "eve", "no.such", "x")
-    assert guesses(room) == before
+def test_an_unknown_question_is_not_shown(class_folder: Path) -> None:
+    before = guesses(class_folder)
+    commit(class_folder, "eve", "no.such", "x")
+    assert guesses(class_folder) == before
 
 
-def test_the_counted_answers_have_no_names(room: Path) -> None:
-    shown = json.dumps(guesses(room), ensure_ascii=False)
+def test_the_counted_answers_have_no_names(class_folder: Path) -> None:
+    shown = json.dumps(guesses(class_folder), ensure_ascii=False)
     assert [name for name in ("ada", "bob", "Zoë") if name in shown] == []
 
 
@@ -199,8 +199,8 @@ def test_a_file_that_a_learner_wrote_is_not_a_leader_board(tmp_path: Path) -> No
 
 
 @pytest.fixture
-def address(room: Path, tmp_path: Path) -> Iterator[str]:
-    server = serve(room, kept(tmp_path), "127.0.0.1", 0)
+def address(class_folder: Path, tmp_path: Path) -> Iterator[str]:
+    server = serve(class_folder, kept(tmp_path), "127.0.0.1", 0)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_address[1]}"

@@ -148,9 +148,9 @@ def test_second_release_moves_the_first_aside(tmp_path: Path) -> None:
     (tmp_path / "learners" / "fp16_lab-0.1-py3-none-any.whl").write_text("old")
     new = {"notebooks/00.ipynb": b"same", "notebooks/01.ipynb": b"new"}
     for _ in range(2):
-        said = _put_aside(tmp_path / "learners", new, tmp_path / "earlier")
+        notices = _put_aside(tmp_path / "learners", new, tmp_path / "earlier")
         (notebooks / "01.ipynb").write_text("changed again")
-    assert len(said) == 1
+    assert len(notices) == 1
     assert [path.name for path in notebooks.iterdir() if path.name != "01.ipynb"] == ["00.ipynb"]
     found = {path.name: path.read_text() for path in (tmp_path / "earlier").iterdir()}
     assert found == {
@@ -213,11 +213,11 @@ def test_a_terminated_grader_leaves_whole_grades(tmp_path: Path) -> None:
     assert list((tmp_path / "tmp").iterdir()) == []
 
     hand_in(tmp_path / "class", "bob")
-    said = subprocess.run(
+    printed = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, check=True, env=own
     ).stderr
-    assert "notebooks are taken from an earlier grading" in said
-    assert "[1/1] bob" in said
+    assert "notebooks are taken from an earlier grading" in printed
+    assert "[1/1] bob" in printed
     assert (tmp_path / "g.csv").read_text(encoding="utf-8").startswith(first)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["class", "g.csv", "tmp"]
 
@@ -298,9 +298,17 @@ def test_full_disk_is_reported_and_grading_resumes(
             str(disk / "back"),
         ]
         words += ["--changed", "--seed", "5"]
-        for room in (0, 8, 16, 24, 40):  # full before, in the journal, in the table, in the pages
-            (disk / "ballast").write_bytes(bytes((64 - room) << 10)[: shutil.disk_usage(disk).free])
-            assert main(words) == 2, f"{room} KiB of room"
+        for free_kib in (
+            0,
+            8,
+            16,
+            24,
+            40,
+        ):  # full before, in the journal, in the table, in the pages
+            (disk / "ballast").write_bytes(
+                bytes((64 - free_kib) << 10)[: shutil.disk_usage(disk).free]
+            )
+            assert main(words) == 2, f"{free_kib} KiB free"
             assert "No space left" in capsys.readouterr().err
             assert all(
                 page.read_bytes().endswith(b"</html>\n") for page in disk.glob("back/*.html")

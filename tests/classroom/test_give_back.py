@@ -118,15 +118,15 @@ def test_learner_reads_only_name_and_points_of_a_hidden_check() -> None:
     *others, last = exercise.checks
     secret = replace(exercise, checks=(*others, replace(last, hidden=True)))
     case_set = grading_cases(secret, SEED)
-    told = as_json(judge(case_set, answers_of(case_set, lambda *_: ScalerState(3.0))))["checks"]
-    assert told[-1] == {
+    checks = as_json(judge(case_set, answers_of(case_set, lambda *_: ScalerState(3.0))))["checks"]
+    assert checks[-1] == {
         "name": last.name,
         "points": 0,
         "out_of": last.points,
         "mark": "✗ fail",
         "rows": [],
     }
-    assert told[0]["rows"]
+    assert checks[0]["rows"]
 
 
 @pytest.fixture
@@ -208,10 +208,10 @@ def test_every_table_of_the_class_page_can_scroll(class_page: str) -> None:
 
 def test_lateness_costs_by_the_day_begun(rows: list[GradeRow]) -> None:
     late = {("ada", "06.ipynb"): 2, ("Zoë Müller", "06.ipynb"): 11}
-    said = {("zoë müller", "recipes.epsilon"): TeacherComment(1.0, "")}
+    comments = {("zoë müller", "recipes.epsilon"): TeacherComment(1.0, "")}
     marks = {
         (mark.row.student, mark.row.exercise): mark.points
-        for mark in marks_of(rows, late, 10, said)
+        for mark in marks_of(rows, late, 10, comments)
     }
     assert marks["ada", ID] == pytest.approx(6.4)
     assert marks["Zoë Müller", ID] == 0, "never less than nothing"
@@ -367,12 +367,12 @@ def test_moodle_gets_its_own_table_back(rows: list[GradeRow], tmp_path: Path) ->
 def test_plain_roster_with_semicolons_is_found_by_any_cell(tmp_path: Path) -> None:
     text = "name;login\r\nZoe\u0308 Müller;zm\r\nAda;ada\r\nAda;ada2\r\n"
     roster = read_roster(put(tmp_path / "r.csv", text.encode("utf-8-sig")))
-    said = [
+    expected = [
         "Ada handed nothing in",
         "Ada is on 2 lines of the roster",
         "dan is on no line of the roster",
     ]
-    assert notices(roster, ["zoë müller", "Ada", "ADA2", "dan"]) == said
+    assert notices(roster, ["zoë müller", "Ada", "ADA2", "dan"]) == expected
 
 
 def test_a_roster_without_learners_is_refused(tmp_path: Path) -> None:
@@ -529,8 +529,8 @@ def test_a_second_grading_runs_only_what_changed(
     before = read_table(tmp_path / "g.csv")
     put(folder / "Émile" / NOTEBOOK, notebook(*solved()))
     assert main(words) == 0
-    told = capsys.readouterr().err
-    assert "[1/1] Émile: 50 of 50" in told
+    printed = capsys.readouterr().err
+    assert "[1/1] Émile: 50 of 50" in printed
     after = read_table(tmp_path / "g.csv")
     assert [row for row in after if row["student"] != "Émile"] == [
         row for row in before if row["student"] != "Émile"
@@ -629,8 +629,8 @@ def test_two_whose_names_hardly_differ_both_get_their_marks(tmp_path: Path) -> N
         write_table(tmp_path / "m.csv", list(lines[0]), lines)
         rows = [GradeRow(name, "x.ipynb", ID, 8, 8, "") for name in (one, other)]
         roster = read_roster(tmp_path / "r.csv")
-        said = read_comments(tmp_path / "m.csv")
-        write_gradebook(tmp_path / "out.csv", marks_of(rows, {}, 0, said), roster)
+        comments = read_comments(tmp_path / "m.csv")
+        write_gradebook(tmp_path / "out.csv", marks_of(rows, {}, 0, comments), roster)
         assert [line["total"] for line in read_table(tmp_path / "out.csv")] == ["1", "2"], (
             one,
             other,
@@ -647,8 +647,8 @@ def test_a_line_is_assigned_by_an_unambiguous_name(tmp_path: Path) -> None:
     ]
     write_gradebook(tmp_path / "out.csv", marks_of(rows, {}, 0, {}), roster)
     assert [line["total"] for line in read_table(tmp_path / "out.csv")] == ["0", ""]
-    said = notices(roster, [row.student for row in rows])
-    assert [line.split()[0] for line in said] == ["bob", "ann", "Bob", "BOB"]
+    lines = notices(roster, [row.student for row in rows])
+    assert [line.split()[0] for line in lines] == ["bob", "ann", "Bob", "BOB"]
 
 
 def test_table_that_would_lose_something_is_refused(tmp_path: Path) -> None:

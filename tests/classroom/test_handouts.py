@@ -150,7 +150,7 @@ class Weeks:
         second_points: The points of a right answer with the second wheel.
     """
 
-    room: Class
+    classroom: Class
     first: Path
     second: Path
     first_lab: str
@@ -162,7 +162,7 @@ class Weeks:
     @property
     def mine(self) -> Path:
         """The learner's folder."""
-        return self.room.folder / "mine"
+        return self.classroom.folder / "mine"
 
     @property
     def version(self) -> str:
@@ -173,21 +173,23 @@ class Weeks:
 @pytest.fixture(scope="module")
 def weeks(tmp_path_factory: pytest.TempPathFactory) -> Weeks:
     """Two weeks of a class; the check of week one is wrong, and is corrected in week two."""
-    room = Class(tmp_path_factory.mktemp("class"))
-    released = room.release("00", "20")
+    classroom = Class(tmp_path_factory.mktemp("class"))
+    released = classroom.release("00", "20")
     # The next release moves its wheel.
-    first = room.folder / released.name
+    first = classroom.folder / released.name
     first.write_bytes(released.read_bytes())
-    room.install(first)
-    first_lab = room.lab()
-    first_points = room.points()
-    (room.folder / "mine" / "20_powers.ipynb").write_text("my work")
+    classroom.install(first)
+    first_lab = classroom.lab()
+    first_points = classroom.points()
+    (classroom.folder / "mine" / "20_powers.ipynb").write_text("my work")
 
     corrected = TEXT.replace("frexp(x)[1]", "frexp(x)[1] - 1")
-    (room.lesson / "lesson.py").write_text(corrected, encoding="utf-8")
-    second = room.release("00", "01", "20")
-    pip = room.install(second)
-    return Weeks(room, first, second, first_lab, first_points, pip, room.lab(), room.points())
+    (classroom.lesson / "lesson.py").write_text(corrected, encoding="utf-8")
+    second = classroom.release("00", "01", "20")
+    pip = classroom.install(second)
+    return Weeks(
+        classroom, first, second, first_lab, first_points, pip, classroom.lab(), classroom.points()
+    )
 
 
 def test_the_first_handout_opens_the_lab_with_its_notebooks(weeks: Weeks) -> None:
@@ -217,12 +219,12 @@ def test_an_unchanged_lesson_has_the_same_judge_in_both_handouts(weeks: Weeks) -
 
 
 def test_equal_content_is_one_version(weeks: Weeks) -> None:
-    assert weeks.room.release("00", "01", "20") == weeks.second
-    assert len(list((weeks.room.handout / "teacher").glob("*.whl"))) == 1
+    assert weeks.classroom.release("00", "01", "20") == weeks.second
+    assert len(list((weeks.classroom.handout / "teacher").glob("*.whl"))) == 1
 
 
 def test_the_wheel_of_the_first_handout_is_kept(weeks: Weeks) -> None:
-    (old,) = (weeks.room.handout / "earlier").glob("*+class*.whl")
+    (old,) = (weeks.classroom.handout / "earlier").glob("*+class*.whl")
     assert old.name == weeks.first.name
     assert old.read_bytes() == weeks.first.read_bytes()
 
@@ -230,8 +232,8 @@ def test_the_wheel_of_the_first_handout_is_kept(weeks: Weeks) -> None:
 @pytest.fixture(scope="module")
 def older_lab(weeks: Weeks) -> str:
     """What `labkit lab` prints once the first wheel is installed again."""
-    weeks.room.install(weeks.first)
-    return weeks.room.lab()
+    weeks.classroom.install(weeks.first)
+    return weeks.classroom.lab()
 
 
 def test_an_older_handout_warns_of_later_notebooks(weeks: Weeks, older_lab: str) -> None:
@@ -247,11 +249,11 @@ def test_an_older_handout_leaves_the_later_notebooks(weeks: Weeks) -> None:
 
 
 def test_a_checkout_keeps_the_plain_version() -> None:
-    said = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-m", "labkit", "version"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    assert "+" not in said.split()[1]
+    assert "+" not in printed.split()[1]

@@ -76,8 +76,8 @@ def test_the_screen_says_what_lateness_takes_from_the_class(tmp_path: Path) -> N
     rows = [row(name) for name in names]
     kept = {("bob", ID): TeacherComment(8.0, "")}
     marks = marks_of(rows, lateness(ones, rules), 10, kept)
-    said = words(ones, marks, rules)
-    assert said == ["late: 2 of 3 learners by up to 56 days, which takes 8 of 8 points"]
+    lines = words(ones, marks, rules)
+    assert lines == ["late: 2 of 3 learners by up to 56 days, which takes 8 of 8 points"]
 
 
 def test_without_a_deadline_nothing_is_said_of_lateness(tmp_path: Path) -> None:
@@ -89,24 +89,24 @@ def test_the_screen_says_what_one_learners_deadline_takes(tmp_path: Path) -> Non
     rules = Rules(percent=10, extensions={"ada": Extension(DUE)})
     ones = [at(tmp_path, "ada", 1.5), at(tmp_path, "bob", 2.5)]
     marks = marks_of([row("ada"), row("bob")], lateness(ones, rules), 10, {})
-    said = words(ones, marks, rules)
-    assert said == ["late: 1 of 2 learners by up to 2 days, which takes 1.6 of 8 points"]
+    lines = words(ones, marks, rules)
+    assert lines == ["late: 1 of 2 learners by up to 2 days, which takes 1.6 of 8 points"]
 
 
 def test_a_class_that_is_late_as_a_whole_is_doubted(tmp_path: Path) -> None:
     ones = [at(tmp_path, name, 3) for name in ("ada", "bob")]
     rules = Rules(DUE, 10)
     marks = marks_of([row("ada"), row("bob")], lateness(ones, rules), 10, {})
-    said = " ".join(words(ones, marks, rules))
-    assert "all learners are late: is --due right?" in said
-    assert "all notebooks have the time 2026-12-03 18:00:00, as after a copy" in said
+    text = " ".join(words(ones, marks, rules))
+    assert "all learners are late: is --due right?" in text
+    assert "all notebooks have the time 2026-12-03 18:00:00, as after a copy" in text
 
 
 def test_one_late_learner_alone_is_not_doubted(tmp_path: Path) -> None:
     ones = [at(tmp_path, "ada", 3)]
     rules = Rules(DUE, 10)
-    (said,) = words(ones, marks_of([row("ada")], lateness(ones, rules), 10, {}), rules)
-    assert said.startswith("late: 1 of 1 learner by up to 3 days")
+    (line,) = words(ones, marks_of([row("ada")], lateness(ones, rules), 10, {}), rules)
+    assert line.startswith("late: 1 of 1 learner by up to 3 days")
 
 
 CANVAS = (
@@ -176,10 +176,10 @@ def test_the_command_counts_late_days(tmp_path: Path, capsys: pytest.CaptureFixt
     command = ["grade", str(tmp_path / "class"), "--csv", str(tmp_path / "g.csv")]
     command += ["--due", "2026-11-30T18:00", "--late", "30", "--late-cap", "50"]
     assert main(command) == 0
-    said = capsys.readouterr().err
-    assert "[1/2]" in said
-    assert "ada: 50 of 50 in 06_loss_scaling" in said
-    assert "late: 1 of 2 learners by up to 2 days, which takes 25 of 50 points" in said
+    printed = capsys.readouterr().err
+    assert "[1/2]" in printed
+    assert "ada: 50 of 50 in 06_loss_scaling" in printed
+    assert "late: 1 of 2 learners by up to 2 days, which takes 25 of 50 points" in printed
     counted = {line["student"]: line["late_days"] for line in read_table(tmp_path / "g.csv")}
     assert counted == {"ada": "2", "bob": "0"}
 

@@ -275,7 +275,7 @@ def test_learners_lab_refuses_the_commands_of_teachers(session: str) -> None:
 
 
 def test_learners_lab_has_lessons_without_solutions(released: Path) -> None:
-    said = in_the_lab(
+    printed = in_the_lab(
         released,
         f"""
         import importlib, warnings
@@ -290,7 +290,7 @@ def test_learners_lab_has_lessons_without_solutions(released: Path) -> None:
         """,
     )
     absent = (f"lesson_{LESSON}.exercises", f"lesson_{LESSON}.lesson", *["lesson_10_clinic"] * 2)
-    assert said.splitlines() == [
+    assert printed.splitlines() == [
         f"labkit_lessons.lesson_{LESSON}.cases "
         f"{released / 'lab' / 'labkit_lessons' / '__init__.py'}",
         *(f"No module named 'labkit_lessons.{name}'" for name in absent),
@@ -354,14 +354,14 @@ def test_stored_diagnosis_accepts_what_the_whole_one_accepts(
             -number,
         ]
         near = [number * share for share in (1, 0.89, 0.91, 0.899, 0.901, 1.099, 1.101, 1 + 1e-9)]
-        for place, said in itertools.product(
+        for place, text in itertools.product(
             (*places, "elsewhere"), (amount, int(number), *near, *others)
         ):
-            answer = Instance("Treatment", {"diagnosis": (place, said)})
+            answer = Instance("Treatment", {"diagnosis": (place, text)})
             one = stored(answer, (0, 2))
             other = outcome(answer, (0, 2))
-            assert one.passed == other.passed, (place, said)
-            assert one.says == other.says, (place, said)
+            assert one.passed == other.passed, (place, text)
+            assert one.says == other.says, (place, text)
             assert bool(one.facts) == bool(other.facts)
             assert repr(place) not in repr(one.facts)
         assert outcome(Instance("Treatment", {"diagnosis": (where, amount)}), (0, 2)).passed
@@ -388,11 +388,11 @@ def test_trying_a_stored_diagnosis_costs_time_and_memory(monkeypatch: pytest.Mon
     """scrypt reads and writes 128 x r x n bytes p times: 96 MiB or more for each diagnosis that is
     tried.
     """
-    asked: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
     derived = hashlib.scrypt
 
     def scrypt(password: bytes, **how: Any) -> bytes:
-        asked.append(how)
+        calls.append(how)
         return derived(password, salt=how["salt"], n=2, r=1, p=1)
 
     monkeypatch.setattr(hashlib, "scrypt", scrypt)
@@ -400,9 +400,9 @@ def test_trying_a_stored_diagnosis_costs_time_and_memory(monkeypatch: pytest.Mon
     diagnoses.Diagnosed(stored, ("log", "loss"))(
         Instance("Treatment", {"diagnosis": ("loss", 3.0)}), ()
     )
-    assert len(asked) == len(stored.ciphertexts) + 1 > 1
-    assert {how["salt"] for how in asked} == {b"counted"}
-    assert min(128 * how["r"] * how["n"] * how["p"] for how in asked) >= 96 << 20
+    assert len(calls) == len(stored.ciphertexts) + 1 > 1
+    assert {how["salt"] for how in calls} == {b"counted"}
+    assert min(128 * how["r"] * how["n"] * how["p"] for how in calls) >= 96 << 20
 
 
 @pytest.fixture(scope="module")
@@ -458,7 +458,7 @@ def test_lesson_06_can_be_solved_in_the_learners_lab(released: Path) -> None:
         cell["source"] = cell["source"] + ["\n\n", solution_of(cell_in(lesson, exercise))]
         cell["source"][0] = "import warnings\n" + cell["source"][0]
     (released / "solved.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
-    said = in_the_lab(
+    printed = in_the_lab(
         released,
         """
         import nbclient, nbformat
@@ -470,7 +470,7 @@ def test_lesson_06_can_be_solved_in_the_learners_lab(released: Path) -> None:
         print(sorted({o.ename for o in outputs if o.output_type == "error"}))
         """,
     )
-    assert said.splitlines() == [str(len(ASKED)), "[]"]
+    assert printed.splitlines() == [str(len(ASKED)), "[]"]
 
 
 # --- nbgrader ---

@@ -86,8 +86,8 @@ def test_a_term_goes_from_the_first_grading_to_the_last_table(
 
     # the first grading: Grace has a later deadline, Alan two free days, of which each notebook
     # takes its own
-    said = grade()
-    assert any(line.startswith("late: 2 of 4 learners by up to 2 days") for line in said)
+    lines = grade()
+    assert any(line.startswith("late: 2 of 4 learners by up to 2 days") for line in lines)
     first = sums()
     assert first["71"] == whole - ulp
     assert first["72"] == whole
@@ -96,8 +96,8 @@ def test_a_term_goes_from_the_first_grading_to_the_last_table(
 
     # an appeal: Ada's answer was in another cell; her notebook alone is graded again
     hand_in(folder, "lovelaceada_71", "01_numbers", solved("01_numbers"), 0)
-    said = grade("--student", "lovelaceada_71")
-    assert [line for line in said if line.startswith("[")] == [
+    lines = grade("--student", "lovelaceada_71")
+    assert [line for line in lines if line.startswith("[")] == [
         f"[1/1] lovelaceada_71: {whole} of {whole} in {', '.join(LESSONS)}"
     ]
     assert sums() == first | {"71": whole}
@@ -117,8 +117,8 @@ def test_a_term_goes_from_the_first_grading_to_the_last_table(
         return f"{digest}x" if id == "numbers.ulp" else digest
 
     monkeypatch.setattr(command, "exercise_digest", digest_after_a_change)
-    said = grade()
-    assert "graded again, as the exercise changed: numbers.ulp (rows: 4)" in said
-    progress = [line for line in said if line.startswith("[")]
+    lines = grade()
+    assert "graded again, as the exercise changed: numbers.ulp (rows: 4)" in lines
+    progress = [line for line in lines if line.startswith("[")]
     assert len(progress) == 4
     assert all(f"{ulp} of {ulp} in 01_numbers" in line for line in progress)

@@ -98,7 +98,7 @@ def test_recipe_is_trained_as_given_or_refused(trained, refused) -> None:
         except ValueError as error:
             refusals[recipe.name] = str(error)
     assert list(refusals) == refused
-    assert all(name in said and "Take " in said for name, said in refusals.items())
+    assert all(name in message and "Take " in message for name, message in refusals.items())
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ collect_ignore = ["simulated"]
 
 
 @dataclass
-class Asked:
+class CheckRun:
     """The request of `labkit gpu` to a check, and the plain values that the check found."""
 
     device: str = "cuda"
@@ -32,14 +32,14 @@ def without_a_gpu(required: bool) -> NoReturn:
 
 
 @pytest.fixture
-def asked(request: pytest.FixtureRequest) -> Asked:
+def check_run(request: pytest.FixtureRequest) -> CheckRun:
     """Return the request of `labkit gpu`; under pytest alone, a thorough check of the GPU."""
-    served: Asked | None = getattr(request.config, "asked", None)
-    return served or Asked()
+    served: CheckRun | None = getattr(request.config, "check_run", None)
+    return served or CheckRun()
 
 
 @pytest.fixture(autouse=True)
 def _needs_its_gpu(request: pytest.FixtureRequest) -> None:
-    rehearsed = hasattr(request.config, "asked") and request.config.asked.device == "cpu"
+    rehearsed = hasattr(request.config, "check_run") and request.config.check_run.device == "cpu"
     if request.node.get_closest_marker("gpu") and not torch.cuda.is_available() and not rehearsed:
         without_a_gpu(os.environ.get("LABKIT_REQUIRE_GPU") == "1")

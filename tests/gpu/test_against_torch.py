@@ -16,7 +16,7 @@ from labkit.frameworks import torch_amp
 from labkit.frameworks.torch_amp import GradScaler, autocast
 from tests.gpu import against_torch
 from tests.gpu.checks import test_checks as checks
-from tests.gpu.conftest import Asked, without_a_gpu
+from tests.gpu.conftest import CheckRun, without_a_gpu
 
 # Where the drop-in differs from torch on purpose: name -> why. A name that no longer differs fails
 # its test.
@@ -178,13 +178,13 @@ def test_values_refusals_and_dtypes_are_distinguished() -> None:
 
 
 def test_a_check_fails_if_torch_can_compute_a_different_call() -> None:
-    asked = Asked()
-    checks.check_unlike(asked, {"a": "equal", "b": "unusable: it has no kernel"})
-    assert asked.found["calls"] == 2
-    assert asked.found["unlike"] == {"b": "unusable: it has no kernel"}
+    check_run = CheckRun()
+    checks.check_unlike(check_run, {"a": "equal", "b": "unusable: it has no kernel"})
+    assert check_run.found["calls"] == 2
+    assert check_run.found["unlike"] == {"b": "unusable: it has no kernel"}
     with pytest.raises(AssertionError, match="c: the numbers differ"):
-        checks.check_unlike(asked, {"c": "the numbers differ"})
-    assert asked.found["unlike"] == {"c": "the numbers differ"}
+        checks.check_unlike(check_run, {"c": "the numbers differ"})
+    assert check_run.found["unlike"] == {"c": "the numbers differ"}
 
 
 def test_a_late_scaler_is_detected() -> None:

@@ -36,7 +36,7 @@ from tests.gpu.capture.kernel import INSTRUCTIONS
 from tests.gpu.capture.test_capture import HOPPER, stand_in
 from tests.gpu.capture.tiles import load_capture
 from tests.gpu.checks import test_checks
-from tests.gpu.conftest import Asked
+from tests.gpu.conftest import CheckRun
 from tests.gpu.test_passport import serving
 
 ROOT = Path(__file__).parents[2]
@@ -244,11 +244,11 @@ def test_answers_of_a_tensor_core_are_saved(monkeypatch, tmp_path, capsys):
         monkeypatch.setattr(module, "device_report", lambda _: HOPPER)
     captures = []
     for row in (row for row in INSTRUCTIONS if row.runs_on((9, 0)) and not row.grouped):
-        asked = Asked(thorough=False)
+        check_run = CheckRun(thorough=False)
         with pytest.raises(AssertionError) if row.name == wrong else nullcontext():
-            test_checks.test_a_real_tensor_core_equals_the_emulator(asked, row)
-        assert bool(asked.found["mismatches"]) == (row.name == wrong)
-        captures.append({"item": f"capture {row.name}", "kind": "capture", **asked.found})
+            test_checks.test_a_real_tensor_core_equals_the_emulator(check_run, row)
+        assert bool(check_run.found["mismatches"]) == (row.name == wrong)
+        captures.append({"item": f"capture {row.name}", "kind": "capture", **check_run.found})
     served = tmp_path / "served.json"
     served.write_text(json.dumps(captures))
     monkeypatch.setattr(

@@ -1,6 +1,6 @@
 """Environments like those of hosts, in which lessons and classrooms are tried.
 
-    python tests/hosts/run.py [HOST ...] [--rooms records] [--lessons 00 06] [--processes 2]
+    python tests/hosts/run.py [HOST ...] [--folders records] [--lessons 00 06] [--processes 2]
     [--python BIN/python]
 
 Without a name, all hosts of hosts.toml are tried, one after another. With --python, an existing
@@ -45,11 +45,11 @@ TESTERS = [
     "pyyaml",
 ]
 LESSONS = ["00", "01", "05", "06"]
-# A room is a folder of tests. Those that depend most on versions come first. Browser tests need
-# more than a host's packages.
+# The folders of tests that are run. Those that depend most on versions come first. Browser tests
+# need more than a host's packages.
 FIRST = ["records", "clinic", "frameworks", "instrument", "amp", "modes", "formats"]
 FOLDERS = {test.parent.name for test in (ROOT / "tests").glob("*/test_*.py")}
-ROOMS = FIRST + sorted(FOLDERS - {*FIRST, "browser", "hosts"})
+TRIED = FIRST + sorted(FOLDERS - {*FIRST, "browser", "hosts"})
 # For all tests on a host, once it is made.
 MINUTES = 15
 # A program that prints its Python's version, and those of the packages in its arguments.
@@ -144,9 +144,9 @@ def results_on(host: Host, options: argparse.Namespace) -> Iterator[tuple[str, s
         expressions = [f"runs_from_top_to_bottom and {lesson}_" for lesson in options.lessons]
         parts = [["tests/test_notebooks.py", "-k", expression] for expression in expressions]
         yield "lessons " + ", ".join(options.lessons), tests(host, parts, end, 0)
-    if options.rooms:
-        parts = [[f"tests/{room}"] for room in options.rooms]
-        yield "rooms: " + ", ".join(options.rooms), tests(host, parts, end, options.processes)
+    if options.folders:
+        parts = [[f"tests/{folder}"] for folder in options.folders]
+        yield "folders: " + ", ".join(options.folders), tests(host, parts, end, options.processes)
 
 
 def tests(host: Host, parts: Sequence[Sequence[str]], end: float, processes: int) -> str:
@@ -199,7 +199,7 @@ def write(name: str, versions: str, rows: Sequence[tuple[str, str]]) -> None:
     """Put the rows of a host into the table.
 
     They replace its old rows about the same: of which the first words, such as "lessons" or
-    "rooms:", are equal. Without old rows, they come after the last row of the table.
+    "folders:", are equal. Without old rows, they come after the last row of the table.
     """
     day = f"{datetime.now(UTC):%Y-%m-%d}"
     lines = TABLE.read_text(encoding="utf-8").splitlines()
@@ -222,7 +222,7 @@ def command_line() -> argparse.Namespace:
     """Return the options of the command line; an unknown host is refused."""
     parser = argparse.ArgumentParser(description="Test the lab where classes are held.")
     parser.add_argument("hosts", nargs="*", help=f"of {', '.join(HOSTS)} (default: all)")
-    parser.add_argument("--rooms", nargs="*", default=ROOMS)
+    parser.add_argument("--folders", nargs="*", default=TRIED)
     parser.add_argument("--lessons", nargs="*", default=LESSONS)
     parser.add_argument(
         "--python", help="of an environment that is there already, with the lab installed"
@@ -231,7 +231,7 @@ def command_line() -> argparse.Namespace:
         "--minutes", type=float, default=MINUTES, help="for a host's tests (default: %(default)s)"
     )
     parser.add_argument(
-        "--processes", type=int, default=1, help="that run the tests of a room (default: 1)"
+        "--processes", type=int, default=1, help="that run the tests of a folder (default: 1)"
     )
     options = parser.parse_args()
     unknown = sorted(set(options.hosts) - set(HOSTS))

@@ -17,7 +17,7 @@ TABLE = """# Hosts
 | host | versions | what ran | result | date |
 |---|---|---|---|---|
 | colab | torch 2.11.0 | lessons 00, 01 | 2 passed | 2026-01-01 |
-| colab | torch 2.11.0 | rooms: records | 1 failed | 2026-01-01 |
+| colab | torch 2.11.0 | folders: records | 1 failed | 2026-01-01 |
 | debian | | | not tried | |
 
 Below the table.
@@ -38,9 +38,9 @@ def today():
 
 
 def test_a_new_row_replaces_the_row_about_the_same(table):
-    run.write("colab", "torch 2.12.0", [("rooms: records, amp", "9 passed")])
+    run.write("colab", "torch 2.12.0", [("folders: records, amp", "9 passed")])
     lines = TABLE.splitlines()
-    lines[5] = f"| colab | torch 2.12.0 | rooms: records, amp | 9 passed | {today()} |"
+    lines[5] = f"| colab | torch 2.12.0 | folders: records, amp | 9 passed | {today()} |"
     assert table.read_text(encoding="utf-8").splitlines() == lines
 
 
@@ -76,13 +76,13 @@ def test_each_host_has_packages_with_versions(name):
     assert run.Host(name, ()).shown
 
 
-def test_no_room_is_tried_twice():
-    assert len(run.ROOMS) == len(set(run.ROOMS))
+def test_no_folder_is_tried_twice():
+    assert len(run.TRIED) == len(set(run.TRIED))
 
 
-@pytest.mark.parametrize("room", run.ROOMS)
-def test_each_room_has_tests(room):
-    assert list((ROOT / "tests" / room).glob("test_*.py"))
+@pytest.mark.parametrize("folder", run.TRIED)
+def test_each_folder_has_tests(folder):
+    assert list((ROOT / "tests" / folder).glob("test_*.py"))
 
 
 def test_a_host_of_packages_can_be_made_anywhere():

@@ -59,7 +59,7 @@ class Ruler:
         if not 0 < self.low < self.high < math.inf or not self.near > 1:
             raise ValueError(f"a ruler: expected 0 < low < high and near > 1, got {self}")
 
-    def read(self, said: str) -> float:
+    def read(self, text: str) -> float:
         """Return the number that was chosen.
 
         Raises:
@@ -69,12 +69,12 @@ class Ruler:
         2.5
         """
         try:
-            number = float(said)
+            number = float(text)
         except ValueError:
             number = math.nan
         if not self.low <= number <= self.high:
             raise ValueError(
-                f"{said!r} is not a number from {short(self.low)} to {short(self.high)}{self.unit}"
+                f"{text!r} is not a number from {short(self.low)} to {short(self.high)}{self.unit}"
             )
         return number
 
@@ -100,12 +100,12 @@ class Ruler:
         """
         factor = max(guess / truth, truth / guess)
         measured = _number_text(float(f"{truth:.3g}"))
-        said = f"you said {_number_text(guess)}{self.unit}, it was {measured}{self.unit}"
+        sentence = f"you said {_number_text(guess)}{self.unit}, it was {measured}{self.unit}"
         if factor < EQUAL_FACTOR:
-            return f"{said}."
+            return f"{sentence}."
         times = f"{factor:,.0f}" if factor >= 10 else f"{factor:.2g}"
         side = "more" if truth > guess else "less"
-        return f"{said}: {times} times {side}."
+        return f"{sentence}: {times} times {side}."
 
 
 def _number_text(number: float) -> str:
@@ -289,7 +289,7 @@ class Predict(LabWidget, folder="predict"):
         guess = ruler.read(choice)
         try:
             truth = float(self._measure())
-            said = reply_to_number(self._prediction, choice, truth)
+            answered = reply_to_number(self._prediction, choice, truth)
         # A lesson's own code can raise anything, and nobody sees an error of a browser's message.
         except Exception as error:
             lost = f"The true one could not be measured: {error}."
@@ -298,7 +298,7 @@ class Predict(LabWidget, folder="predict"):
             return
         self.truth = truth
         self.right = ruler.side(guess, truth) == "near"
-        self.answered = said
+        self.answered = answered
 
     def page_state(self) -> dict[str, Any]:
         """Return the state with all replies and the measured number: a page has no kernel."""

@@ -45,11 +45,11 @@ class Quiz(LabWidget, folder="quiz"):
     def __init__(self, phase: str, answers: Mapping[str, str], earlier: Mapping[str, str]) -> None:
         self._questions = quiz_questions()
         rows = self._questions.items()
-        asked = [
+        shown = [
             {"id": id, "question": row.question, "choices": list(row.all_choices)}
             for id, row in rows
         ]
-        super().__init__(phase=phase, questions=asked, earlier=self._known(earlier))
+        super().__init__(phase=phase, questions=shown, earlier=self._known(earlier))
         self.answers = dict(answers)
 
     def _known(self, answers: Mapping[str, object]) -> dict[str, object]:

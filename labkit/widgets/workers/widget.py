@@ -209,7 +209,7 @@ class Workers(LabWidget, folder="workers"):
         self._command = tuple(command or (*COMMAND, "labkit.train.workers"))
         self._process: LineProcess | None = None
         # The last lines of the processes that are not answers, such as errors.
-        self._said: list[str] = []
+        self._output: list[str] = []
         self._stopped = False
         # Whether `_on_end` was called for the last process, whose thread may still be alive.
         self._ended = False
@@ -258,7 +258,7 @@ class Workers(LabWidget, folder="workers"):
 
     def _start(self) -> LineProcess:
         """Start the processes."""
-        self._said = []
+        self._output = []
         self._stopped = False
         self._ended = False
         self.sentence = STARTING
@@ -310,7 +310,7 @@ class Workers(LabWidget, folder="workers"):
         line = printed.decode(errors="replace").rstrip("\r\n")
         answer = _answer_in(line)
         if answer is None:
-            self._said = [*self._said, line][-LINES_KEPT:]
+            self._output = [*self._output, line][-LINES_KEPT:]
         elif "ready" in answer:
             self.sentence = f"{WORLD} processes train one layer together."
         elif "step" in answer:
@@ -328,7 +328,7 @@ class Workers(LabWidget, folder="workers"):
         if self._stopped:
             self.sentence = "Stopped: no process is left. Train starts them again."
         else:
-            errors = [line for line in self._said if "Error" in line or "RankLost" in line]
+            errors = [line for line in self._output if "Error" in line or "RankLost" in line]
             why = errors[-1] if errors else "torchrun said nothing"
             self.sentence = f"The processes ended by themselves: {why}"
         self.phase = "ready"

@@ -139,13 +139,13 @@ def test_a_kernel_loads_registers_as_the_host_writes_them():
 def test_every_generation_since_turing_is_asked_its_formats():
     for generation in GENERATIONS[1:]:
         for capability in generation.capabilities:
-            asked = {row.operands.name for row in INSTRUCTIONS if row.runs_on(capability)}
+            names = {row.operands.name for row in INSTRUCTIONS if row.runs_on(capability)}
             eight_bits = (
                 {"E4M3", "E5M2"} & set(generation.formats)
                 if generation.name in ("Ada", "Hopper")
                 else set()
             )
-            assert asked == {"FP16", "BF16", "TF32"} & set(generation.formats) | eight_bits, (
+            assert names == {"FP16", "BF16", "TF32"} & set(generation.formats) | eight_bits, (
                 generation.name
             )
 

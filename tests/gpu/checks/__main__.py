@@ -2,8 +2,8 @@
 
 `labkit.gpu.catalogue.worker_command` starts it. A check is a test of this folder with the mark
 `check(part, kind)`, and the id of its parameter is the name of its item. pytest runs it with its
-fixtures. The values that it writes into `asked.found` are the line of the item, and an exception,
-such as a failed assertion, is its error.
+fixtures. The values that it writes into `check_run.found` are the line of the item, and an
+exception, such as a failed assertion, is its error.
 """
 
 import os
@@ -18,7 +18,7 @@ from _pytest.runner import runtestprotocol
 from labkit.gpu.catalogue import catalogue
 from labkit.gpu.job import Job
 from labkit.gpu.worker import CHECKOUT, Item, Kind, Line, serve
-from tests.gpu.conftest import Asked
+from tests.gpu.conftest import CheckRun
 
 # The environment variable with the device, because marks are evaluated at collection.
 DEVICE = "LABKIT_CHECKS_DEVICE"
@@ -50,19 +50,20 @@ class Served:
     def __init__(self, job: Job, only: tuple[str, ...]) -> None:
         self.part = job.part
         self.only = only
-        self.asked = Asked(job.device, thorough=bool(job.part) and not job.quick)
+        self.check_run = CheckRun(job.device, thorough=bool(job.part) and not job.quick)
         self.others = catalogue(job)
         self.raised: BaseException | None = None
 
     def pytest_configure(self, config: Any) -> None:
-        config.asked = self.asked
+        config.check_run = self.check_run
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Serve the items instead of running all tests; timings are last."""
         items = [*self.others, *(self.item(test) for test in session.items if self.is_asked(test))]
         items.sort(key=lambda item: item.kind == Kind.TIMING)
         serve(
-            [item for item in items if not self.only or item.name in self.only], self.asked.device
+            [item for item in items if not self.only or item.name in self.only],
+            self.check_run.device,
         )
         return True
 
@@ -79,7 +80,7 @@ class Served:
 
     def run(self, test: Any, device: str, found: Line) -> None:
         self.raised = None
-        self.asked.found = found
+        self.check_run.found = found
         runtestprotocol(test, nextitem=None, log=False)
         if self.raised is not None:
             raise self.raised
