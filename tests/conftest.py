@@ -41,8 +41,9 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the modules of LONGEST first, in that order; pytest-xdist keeps it under
-    --no-loadscope-reorder.
+    """Put the modules of LONGEST first, in that order.
+
+    pytest-xdist keeps the order with --no-loadscope-reorder.
     """
     items.sort(
         key=lambda item: min(
@@ -64,9 +65,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the seconds of each package's tests, set-up included, where --durations asks for the
-    slowest tests.
-    """
+    """Print the seconds of each package's tests, set-up included, with --durations."""
     if terminalreporter.config.option.durations is None:
         return
     seconds: Counter[str] = Counter()
@@ -85,8 +84,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="module")
 def preloaded_kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Jupyter kernels that this process and its children start have imported torch and the lab; see
-    tests.kernels.
+    """Let Jupyter kernels of this process and its children start with torch and the lab imported.
+
+    See tests.kernels.
     """
     with (
         preloaded(tmp_path_factory.mktemp("kernels")) as environment,
@@ -99,9 +99,7 @@ def preloaded_kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A headless Chromium for the tests of a module; at its end Playwright's event loop
-    ends, too.
-    """
+    """A headless Chromium for the tests of a module; Playwright's event loop ends after them."""
     from tests.browser import chromium
 
     with chromium.running() as browser:

@@ -106,8 +106,9 @@ def commands() -> dict[str, list[str]]:
 
 
 def answers(exercise_id: str, mistakes: bool = True) -> dict[str, list[Any]]:
-    """Return a sketch of what the reference, and each known mistake, answer in the notebook and
-    with one seed.
+    """Return a sketch of the answers of the reference and of each known mistake.
+
+    They answer the cases of the notebook, and those of one seed.
     """
     exercise = EXERCISES[exercise_id]
     cases = grading_cases(exercise, SEED)

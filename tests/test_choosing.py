@@ -181,8 +181,10 @@ def test_a_scale_of_13_tokens_cuts_larger_later_keys(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_the_lab_s_gpt_loses_what_the_lesson_recorded(seed: int, monkeypatch: Any) -> None:
-    """It loses 12% and 30% of P in its two layers; the error is 0.7 to 0.8% with and without a
-    factor; later keys are not larger than the first 13.
+    """Its two layers lose 12% and 30% of P.
+
+    The error is 0.7 to 0.8% with and without a factor, and later keys are not larger than the first
+    13.
     """
     calls: list[tuple[torch.Tensor, ...]] = []
     attention = F.scaled_dot_product_attention

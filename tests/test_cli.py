@@ -24,8 +24,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def environment(*first: Path) -> dict[str, str]:
-    """Return the environment of a command that finds packages in the first folders, then this
-    checkout.
+    """Return the environment of a command.
+
+    It finds packages in the first folders, then in this checkout.
     """
     paths = os.pathsep.join(map(str, [*first, ROOT]))
     return {**os.environ, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}

@@ -35,8 +35,9 @@ def random_floats(count, seed=0):
 
 
 def ties(format, dtype):
-    """Return values of a format, the points halfway between them, and the neighbours of each in
-    `dtype`; with both signs, and beyond the format's maximum.
+    """Return values of a format, the points halfway between them, and their neighbours in `dtype`.
+
+    They have both signs, and some are beyond the format's maximum.
     """
     values = decode(
         np.random.default_rng(1).integers(format.max_code, size=20_000, dtype=np.uint64), format

@@ -218,8 +218,9 @@ def circles(graph: grimp.ImportGraph) -> list[list[str]]:
 
 
 def notebook_offences(lessons: Path) -> list[str]:
-    """Return imports in lessons from below a layer or another lesson, or of everything with `*`, as
-    "folder:line: what to do".
+    """Return wrong imports of lessons as "folder:line: what to do".
+
+    An import is wrong from below a layer, from another lesson, or of everything with `*`.
     """
     found = []
     for file in sorted(lessons.glob("*/lesson.py")):
@@ -340,8 +341,9 @@ def test_no_file_of_labkit_names_a_lessons_folder():
 
 
 def test_importing_a_package_does_not_import_slow_ones():
-    """The packages are imported in one process, so an earlier one must not load what a later one
-    must not.
+    """The packages are imported in one process, in this order.
+
+    So an earlier one must not load what a later one must not.
     """
     unwanted = {
         "labkit.formats": ("torch",),

@@ -251,10 +251,10 @@ def prose_of(lesson: str) -> str:
 
 
 def windows_of_the_trace() -> tuple[np.ndarray, np.ndarray]:
-    """Return the smallest scale at which no gradient of a step is lost, and the first at which one
-    overflows, for each step of the recorded trace.
+    """Return, for each step of the recorded trace, the ends of the window of scales.
 
-    Without the replay of the lab. FP16 rounds 65520 and more to infinity.
+    They are the smallest scale at which no gradient is lost, and the first at which one overflows,
+    computed without the lab's replay. FP16 rounds 65520 and more to infinity.
     """
     trace = recorded_trace()
     return np.exp2(trace.keeps_from), 65520 / np.array(trace.largest)
@@ -297,8 +297,9 @@ def test_lesson_06_counts_the_losses_at_an_interval_of_50() -> None:
 
 
 def test_lesson_09_names_the_scalers_with_a_cap() -> None:
-    """The preset is fastai 1; section 1 of lesson 09 trains with fastai 2, whose scaler
-    is torch's.
+    """The preset is fastai 1.
+
+    Section 1 of lesson 09 trains with fastai 2, whose scaler is torch's.
     """
     assert [PRESETS[name].cap for name in ("apex", "fastai")] == [2.0**24, 2.0**24]
     assert PRESETS["torch"].cap > 2.0**25
@@ -318,8 +319,9 @@ def test_lesson_03_states_the_loss_at_unaligned_sizes() -> None:
 
 
 def test_bf16_loses_half_of_2048_micro_batches() -> None:
-    """Section 7 of lesson 07: sums of micro-batches by its own cell, as its table and its
-    prediction state them.
+    """Section 7 of lesson 07: sums of micro-batches by its own cell.
+
+    Its table and its prediction state them.
     """
     names: dict[str, Any] = {}
     exec("import torch\n" + lesson_cells.cells_of("07_master_weights")["touch-micro"], names)

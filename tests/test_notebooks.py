@@ -229,8 +229,7 @@ SMALL = {
 
 
 def answered_later(source: Lesson) -> dict[str, Any]:
-    """Return the notebook of a learner who runs each exercise as it was handed out, and then
-    answers it.
+    """Return the notebook of a learner who runs each exercise as handed out, and then answers it.
 
     What a lesson times, it times once instead of several times, and small.
     """
@@ -317,8 +316,9 @@ def test_a_notebook_runs_from_top_to_bottom_without_any_answer() -> None:
 
 
 def graded(folder: Path, lessons: list[str]) -> list[GradeRow]:
-    """Return the rows of two learners: one hands lessons in as they were handed out, the other as
-    they are solved.
+    """Return the rows of two learners.
+
+    One hands lessons in as they were handed out, the other as they are solved.
     """
     for student, made in (("unfilled", build.learners), ("solved", build.solved)):
         (folder / student).mkdir()

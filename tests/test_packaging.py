@@ -386,7 +386,8 @@ def test_no_text_installs_the_other_project():
 
 
 def test_package_json_has_no_type() -> None:
-    """Node applies a "type" to all scripts below the file, and JupyterLab's scripts in .venv are
-    not modules.
+    """Node applies a "type" to all scripts below its file.
+
+    JupyterLab's scripts in .venv are not modules.
     """
     assert "type" not in json.loads((ROOT / "package.json").read_text(encoding="utf-8"))

@@ -168,8 +168,9 @@ SEEN = """(name) => {
 
 
 def test_links_lead_to_words_of_the_glossary(lab):
-    """The link that opens the glossary leads to its top, which JupyterLab 4 does with a notebook
-    that is not open yet; further links lead to their words.
+    """The first link to the glossary opens it at its top, and further links lead to their words.
+
+    JupyterLab 4 opens a notebook that is not open yet at its top.
     """
     (lab.folder / "glossary.ipynb").write_text(build.text_of(build.glossary()), encoding="utf-8")
     (source,) = [source for source in build.sources() if source.name == "01_numbers"]

@@ -451,8 +451,10 @@ def test_a_named_archive_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_archive_of_one_learner_names_no_other(tmp_path: Path) -> None:
-    """An archive in a learner's folder, or named after a learner, is that learner's. One beside
-    the learners' folders is a class, unless it names a learner who has a submission beside it.
+    """An archive in a learner's folder, or named after a learner, belongs to that learner.
+
+    One beside the learners' folders is a class, unless it names a learner who has a submission
+    beside it.
     """
     put(
         tmp_path / "class" / "Moodle export.zip",

@@ -385,8 +385,9 @@ def test_another_salt_seals_a_diagnosis_in_another_way(monkeypatch: pytest.Monke
 
 
 def test_trying_a_stored_diagnosis_costs_time_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """scrypt reads and writes 128 x r x n bytes p times: 96 MiB or more for each diagnosis that is
-    tried.
+    """Each diagnosis that is tried costs scrypt 96 MiB or more.
+
+    scrypt reads and writes 128 x r x n bytes p times.
     """
     calls: list[dict[str, Any]] = []
     derived = hashlib.scrypt
@@ -444,9 +445,7 @@ def test_a_missing_lesson_is_reported(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.slow
 @pytest.mark.timeout(900 * slowness())
 def test_lesson_06_can_be_solved_in_the_learners_lab(released: Path) -> None:
-    """The notebook that is handed out, in which each exercise is then solved as the model answer
-    does.
-    """
+    """The notebook that is handed out, with each exercise solved as the model answer does."""
     lesson = Lesson(lessons_folder() / f"lesson_{LESSON}")
     notebook = json.loads(
         (released / "learners" / "notebooks" / f"{LESSON}.ipynb").read_text(encoding="utf-8")

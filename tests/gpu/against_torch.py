@@ -182,8 +182,9 @@ def _compare_sample(comparison: Comparison, op: Any, sample: Any, dtype: torch.d
 
 
 def modules(given: str) -> dict[str, Any]:
-    """Compare every module of torch.nn, forward and backward, with the weights in FP32 and inputs
-    of a dtype.
+    """Compare every module of torch.nn, forward and backward.
+
+    The weights are FP32, and the inputs of a dtype.
     """
     from torch.testing._internal.common_modules import module_db
 
@@ -228,8 +229,9 @@ def _module_call(info: Any, sample: Any, training: bool, dtype: torch.dtype, dev
 
 
 def _with_gradients(out: Any, leaves: list[Any]) -> list[Tensor]:
-    """Return the tensors of an output, and the gradients of leaves under a backward pass outside of
-    autocast.
+    """Return the tensors of an output, and the gradients of leaves.
+
+    The backward pass runs outside of autocast.
     """
     tensors = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
     differentiable = [tensor for tensor in tensors if tensor.requires_grad]

@@ -321,8 +321,9 @@ def a_model_or_a_batch_on_another_device_is_refused() -> None:
 
 
 def a_card_that_is_full_in_a_step() -> None:
-    """A step without enough memory raises OutOfMemoryError and changes no weight, so that the next
-    step can be taken.
+    """A step without enough memory raises OutOfMemoryError and changes no weight.
+
+    So the next step can be taken.
     """
     from tests.gpu.simulated.runtime import limited_memory
 

@@ -53,8 +53,9 @@ ON_CPU = {"_softmax_backward_data", "native_batch_norm", "native_group_norm"}
 
 
 def widened(name: str, how: list[str]) -> bool:
-    """Return whether an operation has no half kernel, and ours is FP32 where torch fails or stays
-    in half.
+    """Return whether an operation has no half kernel, so that torch fails or stays in half.
+
+    Ours is FP32 then.
     """
     in_fp32 = all(words.endswith("labkit accepts") or "labkit float32" in words for words in how)
     return name.replace(".", "_") in NO_HALF_KERNEL and in_fp32
@@ -114,9 +115,7 @@ def trainings() -> dict[str, str]:
 
 
 def test_composites_and_trainings_equal_torch_s(simulated_gpu: Any) -> None:
-    """The rule of labkit.amp.autocast, which goes by the documentation's list, is another one than
-    torch's.
-    """
+    """The rule of labkit.amp.autocast, from torch's documentation, differs from torch's own."""
     found = simulated_gpu("T4", [against_torch.composites, by_the_list, trainings])
     composites = found[against_torch.composites]
     assert composites["different"] == {}

@@ -82,8 +82,9 @@ def convolutions() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 
 
 def many_parameters() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """Return a network of 48 parameters, where operations for each of them are visible, and a
-    batch.
+    """Return a network and a batch.
+
+    The network has 48 parameters, so that operations for each of them are visible.
     """
     layers = [nn.Linear(16, 16) for _ in range(24)]
     return nn.Sequential(*layers), torch.randn(8, 16), torch.randint(0, 16, (8,))
@@ -195,8 +196,9 @@ def test_a_training_step_copies_only_the_indices_of_its_batch(outcomes: Outcomes
 
 
 def test_overflow_costs_one_more_wait_and_one_step(outcomes: Outcomes) -> None:
-    """The names of gradients at fault cost a second wait. Inputs beyond FP16 skip their own step,
-    and not the one after it.
+    """The names of gradients at fault cost a second wait.
+
+    Inputs beyond FP16 skip their own step, and not the one after it.
     """
     results = outcomes[overflows]
     assert results["overflow"] == [True, ["weight", "bias"], 2]
@@ -242,9 +244,7 @@ def test_a_timeout_while_a_result_is_read_is_a_lost_rank(monkeypatch: pytest.Mon
 
 
 def copies_of_a_step() -> list[Any]:
-    """Return the count of copies from the host in a training step, and whether its batch is the
-    CPU's.
-    """
+    """Return the copies from the host in a training step, and whether its batch is the CPU's."""
     run, on_cpu = (
         TrainingRun(TASKS["digits"], RECIPES["FP32"], device=device, measure_every=0)
         for device in ("cuda", "cpu")

@@ -391,9 +391,7 @@ def test_runs_of_a_gpu_are_read_from_their_folder(tmp_path):
 
 
 def test_checks_are_marked_with_existing_parts():
-    """A check of an unknown part would run nowhere, and one of an unknown kind would
-    not be read.
-    """
+    """A check of an unknown part would run nowhere, one of an unknown kind would not be read."""
     marks = [
         mark.args
         for function in vars(test_checks).values()

@@ -231,8 +231,9 @@ TEXT = Path(__file__).parents[1] / "frameworks" / "seed_texts" / "fastai_text.py
 
 
 def test_the_script_runs_under_fastai_as_under_the_lab(monkeypatch):
-    """The same script, numbers included, with the real imports; only what asks for a GPU is
-    replaced.
+    """The same script, numbers included, with the real imports.
+
+    Only what asks for a GPU is replaced.
     """
 
     def before_fit(self):

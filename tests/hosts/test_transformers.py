@@ -12,8 +12,9 @@ from tests.hosts.training import BATCH, RATE, network, points  # noqa: E402
 
 
 class Network(nn.Module):
-    """A model as the Trainer wants it: keywords in, a dict with the loss out; it may fail at a
-    step.
+    """A model as the Trainer wants it: keywords in, a dict with the loss out.
+
+    It may fail at a step.
     """
 
     def __init__(self, fails_at=None):

@@ -89,8 +89,9 @@ def annotations(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def planted(source: str, node: ast.expr | ast.stmt, becomes: str) -> tuple[str, str]:
-    """Return whole lines with the node that occur once in the source, and the lines with its
-    replacement.
+    """Return whole lines with the node, and the same lines with its replacement.
+
+    The lines occur once in the source.
     """
     lines = source.splitlines(keepends=True)
     first = node.lineno - 1

@@ -225,8 +225,9 @@ def random_operands(count):
 
 @pytest.mark.parametrize("operation", ["add", "multiply"])
 def test_stations_of_random_operands_are_right(js, operation):
-    """The result is that of numpy's float16, and the rows above add up to it but for the sticky
-    bit.
+    """The result is that of numpy's float16.
+
+    The rows above add up to it, but for the sticky bit.
     """
     pairs = random_operands(60)
     assert len(pairs) > 90

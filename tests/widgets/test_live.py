@@ -748,9 +748,7 @@ def test_a_figure_has_the_scale_and_the_underflow_below(axes_with_nan):
 
 
 def test_a_live_training_equals_a_training_run():
-    """A live training and a TrainingRun that change their recipe at the same step have equal
-    losses.
-    """
+    """A live training and a TrainingRun that change their recipe at one step have equal losses."""
     task = TASKS["digits"]
     recipe = RECIPES["FP16"]
     live = LiveTraining(task, recipe, seed=3, steps=8, device="cpu")

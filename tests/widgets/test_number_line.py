@@ -391,8 +391,9 @@ class TestStochastic:
                 assert abs(after - (before - u)) < float(np.spacing(near)) or after == before - u
 
     def test_the_mean_is_within_four_standard_deviations(self):
-        """An update of a quarter ulp moves the weight by an ulp with probability 1/4, which has the
-        variance 3/16 ulp^2.
+        """An update of a quarter ulp moves the weight by an ulp with probability 1/4.
+
+        Its variance is 3/16 ulp^2.
         """
         ulp = 2.0**-11
         update = ulp / 4
@@ -489,8 +490,9 @@ def test_one_update_is_in_the_singular(page):
 
 
 def test_the_sentence_says_which_go_too_far_and_which_stay_short(js):
-    """At 1.5 an update of 0.625 ulp is rounded up to a whole one; from 16 to 8 one of 1.25 ulp is
-    rounded down.
+    """At 1.5 an update of 0.625 ulp is rounded up to a whole one.
+
+    From 16 to 8, one of 1.25 ulp is rounded down.
     """
     said = sentence(js, 1.5, 1.25 * 2.0**-11)
     assert said.startswith(

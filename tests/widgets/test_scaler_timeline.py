@@ -128,8 +128,9 @@ def test_a_trace_has_finite_magnitudes(largest):
 
 
 def test_the_recorded_trace_can_be_measured_again():
-    """Another processor adds in another order, so a difference is allowed that grows with each
-    step.
+    """Another processor adds in another order.
+
+    So a difference is allowed, which grows with each step.
     """
     short = measure_trace(TASKS["segmentation_small"], steps=3)
     for step, (now, then) in enumerate(zip(short.largest, RECORDED.largest, strict=False)):
@@ -194,8 +195,9 @@ def test_a_timeline_of_no_step_is_refused():
 
 
 def test_a_replay_equals_torch_s_scaler():
-    """The oracle is torch.amp.GradScaler, which gets a gradient that overflows where the trace
-    does.
+    """The oracle is torch.amp.GradScaler.
+
+    It gets a gradient that overflows where the trace does.
     """
     for knobs in ({}, {"growth_interval": 7}, {"backoff_factor": 0.25, "growth_factor": 3.0}):
         config = ScalerConfig(**{"init_scale": 2.0**24, "growth_interval": 20, **knobs})

@@ -84,8 +84,9 @@ ON_THE_EDGE = torch.tensor([2.0**-40, 2.0**-30, 2.0**-26, 2.0**-20])
 
 
 def moments(js: Scripts, *, reduced: bool) -> Any:
-    """Return the bars at 0 to 600 ms after the scale changed from 2^10 to 1, and after a drag to
-    2^4.
+    """Return the bars after the scale changed from 2^10 to 1, and after a drag to 2^4.
+
+    Those after the change are of 0 to 600 ms.
     """
     row = rows(snapshot({"conv": ON_THE_EDGE}, step=0, kind=KIND))[0]
     return js.run(MOTION, row, windows(FP16), reduced)

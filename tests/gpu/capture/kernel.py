@@ -116,8 +116,9 @@ INSTRUCTIONS = (
 
 
 def kernel(instruction: Instruction) -> str:
-    """Return the PTX of a kernel `one_mma(a, b, c, d)`: load registers, one instruction, store
-    registers.
+    """Return the PTX of a kernel `one_mma(a, b, c, d)`.
+
+    It loads registers, executes one instruction, and stores registers.
     """
     a = instruction.words // 2
     d = instruction.result_words // 2
@@ -158,9 +159,7 @@ def _list(name: str, count: int) -> str:
 
 
 def _move(what: str, name: str, count: int, kind: str) -> str:
-    """Return PTX that loads (or stores) a thread's registers of one operand, which lie side by side
-    in memory.
-    """
+    """Return PTX that loads or stores a thread's registers of one operand, adjacent in memory."""
     vector = f".v{count}" if count > 1 else ""
     registers = _list(name, count) if count > 1 else f"%{name}0"
     order = f"{registers}, [%at]" if what == "ld" else f"[%at], {registers}"
@@ -175,8 +174,7 @@ def _mma_sync(instruction: Instruction, a: int, b: int, d: int) -> list[str]:
 
 
 def _wgmma(instruction: Instruction) -> list[str]:
-    """Return the instruction and its surroundings: B into shared memory, its descriptor, and
-    waiting for D.
+    """Return the instruction and what it needs: B in shared memory, its descriptor, a wait for D.
 
     The descriptor holds, in units of 16 bytes, where B begins and how far apart its two pieces are:
     128 bytes. (In which of the two directions that distance is meant does not matter: both fields

@@ -117,8 +117,9 @@ def test_the_target_of_a_kernel_is_the_first_capability():
 
 
 def test_a_kernel_loads_registers_as_the_host_writes_them():
-    """The registers of a thread are adjacent in memory: stride and width of a load are the number
-    of words that the host writes for it.
+    """A load moves as many words as the host writes for a thread, at a stride of the same number.
+
+    The registers of a thread are adjacent in memory.
     """
     for row in INSTRUCTIONS:
         lines = kernel(row).splitlines()

@@ -148,8 +148,9 @@ class MmaCapture:
         return file.getvalue()
 
     def matrices(self) -> tuple[NDArray[Any], NDArray[Any], Values]:
-        """Return A[tile, m, k], B[tile, k, 8] and C[tile, m, 8] as values; for TF32, A and B as
-        FP32 numbers.
+        """Return A[tile, m, k], B[tile, k, 8] and C[tile, m, 8] as values.
+
+        For TF32, A and B are FP32 numbers.
         """
         operands = stored_as(self.instruction.operands)
         result = self.instruction.result
@@ -214,8 +215,9 @@ def ask(instruction: Instruction, tiles: int = 32, seed: int = 0) -> MmaCapture:
 def draw_tiles(
     family: str, instruction: Instruction, tiles: int, seed: int
 ) -> tuple[Words, Words, Words]:
-    """Return the words of A, B and C for some tiles of a family; see FAMILIES, and
-    "whole numbers".
+    """Return the words of A, B and C for some tiles of a family.
+
+    See FAMILIES, and "whole numbers".
     """
     generator = np.random.default_rng([seed, instruction.k, instruction.m, *family.encode()])
     operands = stored_as(instruction.operands)
@@ -283,8 +285,9 @@ def stored_as(format: Format) -> Format:
 
 
 def to_words(values: Values, format: Format) -> Words:
-    """Return values [..., n] as 32-bit words [..., n * bits / 32], the first value in the lowest
-    bits.
+    """Return values [..., n] as 32-bit words [..., n * bits / 32].
+
+    The first value is in the lowest bits of a word.
     """
     return np.ascontiguousarray(encode(values, format)).view("<u4")
 

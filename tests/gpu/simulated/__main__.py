@@ -1,5 +1,6 @@
-"""`python -m tests.gpu.simulated CARD -- COMMAND ...`: run a command whose Python processes have
-the card.
+"""Command line of the simulated card: `python -m tests.gpu.simulated CARD -- COMMAND ...`.
+
+The command and all its Python processes have the card.
 """
 
 import os
@@ -16,8 +17,9 @@ USAGE = (
 
 
 def main(words: list[str]) -> int:
-    """Replace this process by the command, which has a simulated card, as has every Python process
-    that it starts.
+    """Replace this process by the command, which has a simulated card.
+
+    Every Python process that it starts has the card, too.
     """
     card, *command = words or [""]
     if command[:1] == ["--"]:

@@ -46,9 +46,7 @@ def _wait(name: str) -> None:
 
 
 def _memory_statistics(device: int) -> dict[str, Any]:
-    """Return the statistics of the caching allocator that the card has, nested as torch.cuda
-    expects.
-    """
+    """Return statistics of the card's caching allocator, nested as torch.cuda expects them."""
     now = simulated_cuda.memory()
 
     def over_pools(kind: str) -> dict[str, dict[str, int]]:
@@ -108,9 +106,7 @@ class _Event:
 
 
 def _streams_and_events(torch_c: Any) -> dict[str, Any]:
-    """Return the bases of torch.cuda.Stream, torch's generic one on the card, and of
-    torch.cuda.Event.
-    """
+    """Return the bases of torch.cuda.Stream, of torch's generic one, and of torch.cuda.Event."""
 
     class _CudaStreamBase(torch_c.Stream):
         def __new__(
