@@ -159,9 +159,7 @@ class MmaCapture:
         return a, b.transpose(0, 2, 1), from_words(self.c, result)
 
     def mismatches(self, spec: MmaSpec) -> dict[str, int]:
-        """Return family -> how many elements of D differ, in any bit, from what `emulate` gives by
-        `spec`.
-        """
+        """Return family -> number of elements of D whose bits differ from `emulate` by `spec`."""
         d = emulate(*self.matrices(), spec, out=self.instruction.result)
         answers = self.d.view(self.instruction.result.code_dtype)
         differs = (d.view(answers.dtype) != answers).sum(axis=(1, 2))

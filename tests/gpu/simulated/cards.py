@@ -19,9 +19,7 @@ class Card:
 
     @property
     def device_name(self) -> str:
-        """The name that `torch.cuda.get_device_name` returns; it says that the card is
-        simulated.
-        """
+        """The name of `torch.cuda.get_device_name`, which says that the card is simulated."""
         return f"{self.name} (simulated)"
 
 
