@@ -271,16 +271,22 @@ def _probe(paths: dict[str, Any]) -> list[str]:
         for name in os.environ
     ):
         mark_failed("environment")
+    if sys.platform != "linux":
+        return holding
     # Leave a process without a parent behind; the grader looks for its name in /proc.
-    if sys.platform == "linux" and os.fork() == 0:
+    named, has_name = os.pipe()
+    if os.fork() == 0:
         try:
             os.setsid()
             if os.fork() == 0:
                 ctypes.CDLL(None).prctl(PR_SET_NAME, paths["name"].encode(), 0, 0, 0)
+                os.write(has_name, b"1")
                 time.sleep(600)
         finally:
-            # Whatever fails, no child may go on in the worker's code.
+            # Whatever fails, no child may continue in the worker's code.
             os._exit(0)
-    # Time for the children to take their name.
-    time.sleep(0.1)
+    os.close(has_name)
+    # This returns once the process has its name, or at once if it could not be started.
+    os.read(named, 1)
+    os.close(named)
     return holding

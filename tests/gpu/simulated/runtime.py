@@ -203,6 +203,27 @@ def install(name: str) -> None:
     torch_c: Any = sys.modules["torch._C"]
     simulated_cuda.limit_memory(card.memory)
 
+    for key, value in _functions_of(card, torch_c).items():
+        setattr(torch_c, key, value)
+    _make_storages()
+    import torch.version
+
+    torch.version.cuda = CUDA_VERSION
+    from tests.gpu.simulated.refusals import REFUSALS
+
+    for refusal in (row for row in REFUSALS if row.holds_for(card.capability)):
+        for operation, arguments, words in refusal.rules():
+            simulated_cuda.refuse(operation, arguments, words)
+
+
+def _functions_of(card: Card, torch_c: Any) -> dict[str, Any]:
+    """Return what a build of torch for CUDA has in `torch._C`, by name.
+
+    Args:
+        card: The simulated card.
+        torch_c: The module `torch._C`.
+    """
+
     def none(*_: Any, **__: Any) -> None: ...
 
     cudart = SimpleNamespace(
@@ -221,7 +242,7 @@ def install(name: str) -> None:
         "set_cudnn_benchmark_limit",
         "set_sync_debug_mode",
     ]
-    functions: dict[str, Any] = {
+    return {
         **{f"_cuda_{name}": none for name in nothing},
         **{
             f"_cuda_{name}": lambda *_: 0
@@ -265,17 +286,6 @@ def install(name: str) -> None:
         "_cuda_memorySnapshot": lambda *_: {"segments": [], "device_traces": []},
         "_cuda_get_cudnn_benchmark_limit": lambda: 10,
     }
-    for key, value in functions.items():
-        setattr(torch_c, key, value)
-    _make_storages()
-    import torch.version
-
-    torch.version.cuda = CUDA_VERSION
-    from tests.gpu.simulated.refusals import REFUSALS
-
-    for refusal in (row for row in REFUSALS if row.holds_for(card.capability)):
-        for operation, arguments, words in refusal.rules():
-            simulated_cuda.refuse(operation, arguments, words)
 
 
 @contextmanager
