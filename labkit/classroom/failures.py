@@ -19,7 +19,7 @@ from labkit.findings import counted
 from labkit.grading.program import bare
 from labkit.grading.results import GradeRow
 
-# Shorter answers, counted in characters without blanks and comments, are often equal by chance.
+# Shorter answers, counted in characters without comments, are often equal by chance.
 SHORT = 120
 # The exercises that the table names for each kind of failure.
 NAMED = 3

@@ -109,7 +109,7 @@ QUIZ = {
 
 
 @pytest.fixture
-def quiz_room(tmp_path: Path) -> Path:
+def quiz_folder(tmp_path: Path) -> Path:
     """The folder of a class that took the quiz; Eve answered one question, after the course."""
     for learner, both in QUIZ.items():
         for kind, answer in zip(("before", "after"), both, strict=True):
@@ -125,27 +125,27 @@ def quiz_table(folder: Path) -> str:
     return str(table.replace("\N{NO-BREAK SPACE}", " "))
 
 
-def test_the_quiz_is_counted_by_question(quiz_room: Path) -> None:
-    tiny, odd = sorted(state(quiz_room, None)["quiz"], key=lambda row: row["question"])
+def test_the_quiz_is_counted_by_question(quiz_folder: Path) -> None:
+    tiny, odd = sorted(state(quiz_folder, None)["quiz"], key=lambda row: row["question"])
     counts = {"before": (2, 4), "after": (2, 3), "improved": 2, "declined": 1}
     assert odd == {"question": "What is 2048 + 1 in FP16?", **counts}
     assert tiny["before"] == (0, 0)
     assert tiny["after"] == (1, 1)
 
 
-def test_the_class_page_has_a_table_of_the_quiz(quiz_room: Path) -> None:
-    table = quiz_table(quiz_room)
+def test_the_class_page_has_a_table_of_the_quiz(quiz_folder: Path) -> None:
+    table = quiz_table(quiz_folder)
     assert "<td>2 of 4 (50%)</td><td>2 of 3 (67%)</td><td>2</td><td>1</td>" in table
     assert "<td>no answer</td><td>1 of 1 (100%)</td>" in table
 
 
-def test_the_table_of_the_quiz_names_no_learner(quiz_room: Path) -> None:
-    table = quiz_table(quiz_room)
+def test_the_table_of_the_quiz_names_no_learner(quiz_folder: Path) -> None:
+    table = quiz_table(quiz_folder)
     assert [learner for learner in (*QUIZ, "eve") if learner in table] == []
 
 
-def test_journals_without_a_prediction_are_told(quiz_room: Path) -> None:
-    text = report([], sorted(quiz_room.glob(f"*/{NAME}"))).decode()
+def test_journals_without_a_prediction_are_told(quiz_folder: Path) -> None:
+    text = report([], sorted(quiz_folder.glob(f"*/{NAME}"))).decode()
     assert "No prediction of these lessons was answered." in text
 
 
@@ -225,6 +225,17 @@ def test_the_page_of_the_board_loads_nothing_from_elsewhere(address: str) -> Non
 def test_the_server_answers_no_other_path(address: str, path: str) -> None:
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(address + path, timeout=30 * slowness())
+
+
+def test_an_error_of_the_state_is_sent_in_ascii(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(*_: object) -> None:
+        raise ValueError("Zoë's file is damaged")
+
+    monkeypatch.setattr("labkit.classroom.board.state", unreadable)
+    with pytest.raises(urllib.error.HTTPError, match=r"500: Zo\?'s file is damaged"):
+        urllib.request.urlopen(f"{address}/state", timeout=30 * slowness())
 
 
 def test_a_board_of_a_missing_folder_is_refused(

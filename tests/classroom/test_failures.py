@@ -81,6 +81,27 @@ def test_what_a_third_of_the_class_writes_is_not_a_hint() -> None:
     assert len(equal_answers([*rows[:3], *others])) == 1
 
 
+@pytest.mark.parametrize(("length", "groups"), [(119, 0), (120, 1)])
+def test_short_equal_answers_are_not_listed(length: int, groups: int) -> None:
+    """Comments are not counted."""
+    text = "def f(x):\n    return "
+    text += "x" * (length - len(text))
+    rows = [row("ada", "", 8, text=text), row("bob", "", 8, text=f"# of mine\n{text}")]
+    assert len(equal_answers(rows)) == groups
+
+
+def test_kind_of_failure_names_three_exercises() -> None:
+    reason = "unsolved: the starter is still in place"
+    ids = ["numbers.ulp", "numbers.bytes", "scaling.advance", "scaling.clip"]
+    rows = [
+        row(f"learner{n}", reason, exercise=id)
+        for place, id in enumerate(ids)
+        for n in range(4 - place)
+    ]
+    (failure,) = failures(marks_of(rows, {}, 0, {}))
+    assert failure[2] == "numbers.ulp, numbers.bytes, scaling.advance"
+
+
 def test_feedback_shows_the_graded_code() -> None:
     rows = [row("Zoë & co", "got None", text="def f():\n    <b>"), row("ada", "", 8)]
     marks = marks_of(rows, {}, 0, {})

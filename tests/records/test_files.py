@@ -14,7 +14,14 @@ from typing import Any
 import pytest
 
 from labkit.cli import main
-from labkit.records import data_folder, files, recorded_files, results_folder, write_atomic
+from labkit.records import (
+    data_folder,
+    files,
+    recorded_files,
+    results_folder,
+    write_atomic,
+    write_line,
+)
 from labkit.records.files import parse_record
 from labkit.train import recorded
 from labkit.widgets import recipe_table
@@ -43,6 +50,22 @@ def test_a_record_that_cannot_be_made_is_refused(make: Callable[[dict[str, Any]]
 def test_content_may_be_written_by_a_function(tmp_path: Path) -> None:
     path = write_atomic(tmp_path / "deep" / "a", lambda file: file.write(b"new"))
     assert path.read_bytes() == b"new"
+
+
+def test_a_line_is_in_the_file_before_it_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    with path.open("w", encoding="utf-8") as file:
+        write_line(file, "one")
+        write_line(file, "two")
+        assert path.read_bytes().splitlines() == [b"one", b"two"]
+
+
+def test_a_line_is_synced_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    with (tmp_path / "lines.jsonl").open("w", encoding="utf-8") as file:
+        write_line(file, "one")
+        assert synced == [file.fileno()]
 
 
 def test_a_file_has_the_permissions_of_the_umask(tmp_path: Path) -> None:

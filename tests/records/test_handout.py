@@ -3,11 +3,20 @@
 import itertools
 import random
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 from packaging.version import Version
 
-from labkit.records.handout import Handout, handout_of, is_older, next_handout
+from labkit.records.handout import (
+    SETTINGS,
+    Handout,
+    guesses_first,
+    handout_of,
+    is_older,
+    next_handout,
+    settings_text,
+)
 
 NOON = datetime(2026, 11, 26, 12, 0)
 
@@ -114,3 +123,17 @@ def test_another_version_is_neither_older_nor_newer(version: str) -> None:
     assert handout_of(version) is None
     assert not is_older(version, handout)
     assert not is_older(handout, version)
+
+
+@pytest.mark.parametrize("guess_first", [True, False])
+def test_handout_says_whether_predictions_are_guessed_first(
+    tmp_path: Path, guess_first: bool
+) -> None:
+    file = tmp_path / SETTINGS
+    file.parent.mkdir()
+    file.write_bytes(settings_text(guess_first))
+    assert guesses_first(tmp_path) is guess_first
+
+
+def test_lab_without_a_handout_does_not_guess_first(tmp_path: Path) -> None:
+    assert guesses_first(tmp_path) is False
