@@ -196,7 +196,7 @@ def test_table_of_lessons_is_that_of_lesson_00() -> None:
         if lesson.name != "00_start"
     }
     about = re.compile(r"^# About (\d+) minutes", flags=re.MULTILINE)
-    assert {lesson: [said] for lesson, said in rows.items()} == {
+    assert {lesson: [minutes] for lesson, minutes in rows.items()} == {
         name.split("_")[0]: about.findall(text) for name, text in texts.items()
     }
 

@@ -51,7 +51,7 @@ def test_without_an_address_a_notebook_stays_as_it_is() -> None:
 
 
 def test_the_checkout_has_no_address() -> None:
-    # Whoever publishes the lab writes the address of their repository into pyproject.toml.
+    # The publisher of the lab writes the address of a repository into pyproject.toml.
     assert build.repository() == ""
 
 

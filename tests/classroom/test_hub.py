@@ -92,7 +92,7 @@ def test_unreachable_folder_is_refused_before_users_are_made(tmp_path: Path) -> 
 
 
 @pytest.fixture
-def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Classroom:
+def classroom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Classroom:
     """Set up a classroom without root."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     classroom = Classroom(str(tmp_path), learners_named(2), idle=600, guess_first=True)
@@ -101,7 +101,7 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Classroom:
 
 
 @pytest.fixture
-def configuration(room: Classroom, monkeypatch: pytest.MonkeyPatch) -> MagicMock:
+def configuration(classroom: Classroom, monkeypatch: pytest.MonkeyPatch) -> MagicMock:
     """Return the configuration of the hub for the classroom.
 
     The classes of JupyterHub that hub_config extends are stand-ins, so that JupyterHub need not be
@@ -121,13 +121,13 @@ def configuration(room: Classroom, monkeypatch: pytest.MonkeyPatch) -> MagicMock
     at_exit: list[tuple[Any, ...]] = []
     monkeypatch.setattr("atexit.register", lambda *call: at_exit.append(call))
     c = MagicMock()
-    importlib.import_module("labkit.classroom.hub_config").configure(c, room.folder)
-    assert at_exit == [(remove_unused_groups, room)]
+    importlib.import_module("labkit.classroom.hub_config").configure(c, classroom.folder)
+    assert at_exit == [(remove_unused_groups, classroom)]
     return c
 
 
-def test_without_root_no_isolation_is_claimed(room: Classroom) -> None:
-    assert describe_isolation(room, []).startswith(
+def test_without_root_no_isolation_is_claimed(classroom: Classroom) -> None:
+    assert describe_isolation(classroom, []).startswith(
         "isolation of learners: none. They all run as your user"
     )
 
@@ -152,17 +152,17 @@ def test_the_hub_is_configured_for_the_classroom(configuration: MagicMock) -> No
     assert c.Spawner.environment["LABKIT_GUESS_FIRST"] == "1"
 
 
-def test_passwords_are_saved_once(room: Classroom) -> None:
-    path = Path(room.folder) / "hub" / "passwords.csv"
+def test_passwords_are_saved_once(classroom: Classroom) -> None:
+    path = Path(classroom.folder) / "hub" / "passwords.csv"
     os.utime(path, (0, 0))
-    assert room.passwords() == room.passwords()
+    assert classroom.passwords() == classroom.passwords()
     assert path.stat().st_mtime == 0, "it is not written again"
 
 
 def test_only_the_right_password_lets_in(
-    room: Classroom, configuration: MagicMock, tmp_path: Path
+    classroom: Classroom, configuration: MagicMock, tmp_path: Path
 ) -> None:
-    right = room.passwords()["learner01"]
+    right = classroom.passwords()["learner01"]
     rows = [
         # A password that the teacher chose, which looks like a formula.
         {"learner": "learner02", "password": "=1+1"},
@@ -302,23 +302,23 @@ def test_two_learners_work_at_once_on_the_hub(hub: Hub, browser: Any) -> None:
     for name, page in pages.items():
         page.wait_for_function(IDLE)
         other = next(each for each in pages if each != name)
-        said = page.evaluate(RUN, READ.format(top=str(hub.folder), other=other)).splitlines()
-        assert said[:5] == [
+        printed = page.evaluate(RUN, READ.format(top=str(hub.folder), other=other)).splitlines()
+        assert printed[:5] == [
             "homes closed",
             "hand-in closed",
             "feedback closed",
             "lab closed",
             "hub closed",
         ]
-        assert Path(said[5]).is_relative_to(hub.folder / "lab"), "the lab without solutions"
+        assert Path(printed[5]).is_relative_to(hub.folder / "lab"), "the lab without solutions"
         assert page.evaluate(RUN, f"ANSWER = {answers[name]!r}\n{HAND_IN}") == ""
     marked = ["grade", str(hub.folder / "hand-in"), "--csv", str(hub.folder / "hub" / "grades.csv")]
     assert main([*marked, "--feedback", str(hub.folder / "feedback")]) == 0
     for name, points in (("learner01", "2 of 2"), ("learner02", "0 of 2")):
         code = "print(open(pathlib.Path.home() / 'feedback' / 'feedback.html').read())"
-        told = pages[name].evaluate(RUN, f"import pathlib\n{code}")
-        assert f"Feedback for {name}" in told
-        assert f"{points} points" in told
+        printed = pages[name].evaluate(RUN, f"import pathlib\n{code}")
+        assert f"Feedback for {name}" in printed
+        assert f"{points} points" in printed
     os.kill(hub.process.pid, signal.SIGKILL)
     hub.process.wait()
     assert pages["learner01"].evaluate(RUN, "print(len(ANSWER))").strip() == str(len(SOLUTION)), (

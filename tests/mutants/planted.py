@@ -420,9 +420,9 @@ def _spoiling(
 ) -> tuple[object, bool]:
     """Answer rightly, and spoil the arguments that may not be changed."""
     answer = right(*copy.deepcopy(arguments))
-    asked = [argument for argument, may in zip(arguments, may_change, strict=True) if not may]
-    _spoil(asked)
-    return answer, any(type(argument) in MUTABLE for argument in asked)
+    fixed = [argument for argument, may in zip(arguments, may_change, strict=True) if not may]
+    _spoil(fixed)
+    return answer, any(type(argument) in MUTABLE for argument in fixed)
 
 
 def _spoil(value: Any) -> None:

@@ -115,16 +115,16 @@ def tried(fault: Fault, folders: SimpleQueue[Path]) -> tuple[str, str]:
     source = (folder / fault.file).read_text(encoding="utf-8")
     try:
         (folder / fault.file).write_text(fault.planted(source), encoding="utf-8")
-        status, said = run_tests(folder, fault.tests)
+        status, output = run_tests(folder, fault.tests)
         failed = [
             line.split(" - ")[0].split("::", 1)[-1]
-            for line in said.splitlines()
+            for line in output.splitlines()
             if line.startswith("FAILED ")
         ]
         if status == 0:
             wrong = "SURVIVED: no test noticed it"
         elif not failed:
-            wrong = "no test failed, but pytest did not pass either:\n" + said[-1500:]
+            wrong = "no test failed, but pytest did not pass either:\n" + output[-1500:]
         else:
             noticed_by = failed[0]
     except ValueError as error:
@@ -161,13 +161,13 @@ def main() -> int:
             folders.put(copied(Path(scratch) / str(number)))
         whole = copied(Path(scratch) / "whole")
         tests = sorted({test for fault in some for test in fault.tests})
-        status, said = run_tests(whole, tuple(tests), timeout=None)
+        status, output = run_tests(whole, tuple(tests), timeout=None)
         if status:
             print(
-                f"The tests must pass before a fault is planted, and they do not:\n{said[-3000:]}"
+                f"The tests must pass before a fault is planted, and they do not:\n{output[-3000:]}"
             )
             return 1
-        print(f"without a fault: {said.splitlines()[-1]}", flush=True)
+        print(f"without a fault: {output.splitlines()[-1]}", flush=True)
         survived = 0
         with ThreadPoolExecutor(chosen.processes) as pool:
             for line, wrong in pool.map(partial(tried, folders=folders), some):

@@ -211,10 +211,10 @@ def optimizer_of(method: dict[str, Any]) -> Any:
     return lambda weights: torch.optim.SGD(weights, method["rate"], momentum=method["momentum"])
 
 
-def engine_step(asked: dict[str, Any], state: dict[str, Any], preset: str) -> Stepped:
+def engine_step(setup: dict[str, Any], state: dict[str, Any], preset: str) -> Stepped:
     """Take one step of an engine from a state of the page."""
-    shape = asked["shape"]
-    method = asked["method"]
+    shape = setup["shape"]
+    method = setup["method"]
     sizes = shape["sizes"]
     values = [torch.from_numpy(one).float() for one in state["parameters"]]
     pairs = [
@@ -315,8 +315,8 @@ class Page:
         self.gradients = recipe["gradients"]
 
     def product(self, a: Tensor, b: Tensor, formats: tuple[str, str], result: str) -> Floats:
-        asked = [flat(a), len(a), flat(b), b.shape[1], formats, result]
-        return numbers(self.node.call(PRODUCT, asked)).reshape(len(a), b.shape[1])
+        arguments = [flat(a), len(a), flat(b), b.shape[1], formats, result]
+        return numbers(self.node.call(PRODUCT, arguments)).reshape(len(a), b.shape[1])
 
     def require(
         self, a: Tensor, b: Tensor, formats: tuple[str, str], result: str, stored: Floats
@@ -382,8 +382,8 @@ def require_tanh(page: Page, found: Stepped) -> None:
             continue
         assert steps_between(ours, theirs, format).max() <= (4 if format == FP32 else 1)
         slopes = after.seen["input_slopes"]
-        asked = [flat(slopes), flat(state), back.name]
-        ours = numbers(page.node.call(TANH_SLOPES, asked))
+        arguments = [flat(slopes), flat(state), back.name]
+        ours = numbers(page.node.call(TANH_SLOPES, arguments))
         theirs = layer.seen["slopes"].double().numpy().ravel()
         size = np.abs(slopes.double().numpy().ravel())
         unit = ulp(theirs, back)
@@ -411,8 +411,8 @@ def require_loss(page: Page, found: Stepped, state: dict[str, Any]) -> None:
     relative = (out.size + 12) * 2.0**-24
     largest = np.abs(out).max()
     mean = float(numbers([loss])[0])
-    room = largest * 4 * 2.0**-24
-    assert mean == pytest.approx(found.loss, rel=relative, abs=room, nan_ok=True)
+    tolerance = largest * 4 * 2.0**-24
+    assert mean == pytest.approx(found.loss, rel=relative, abs=tolerance, nan_ok=True)
     ours = numbers(slopes)
     theirs = found.out_slopes.double().numpy().ravel()
     back = format_named(page.gradients)
@@ -456,7 +456,7 @@ def bound_of_step(recipe: Recipe, after: Floats, reach: Floats) -> Floats:
 def require_update(
     node: NodeEngine,
     found: Stepped,
-    asked: dict[str, Any],
+    setup: dict[str, Any],
     state: dict[str, Any],
     recipe: Recipe,
 ) -> None:
@@ -464,7 +464,7 @@ def require_update(
     ours = [numbers(one) for one in node.call(UPDATE, [list(map(texts, found.unscaled))])]
     for i, (mine, theirs) in enumerate(zip(ours, found.after, strict=True)):
         gradient = found.unscaled[i].ravel()
-        reach = reach_of(asked["method"], gradient, state, i, state["steps"] + 1)
+        reach = reach_of(setup["method"], gradient, state, i, state["steps"] + 1)
         finite = np.isfinite(theirs)
         assert np.array_equal(finite, np.isfinite(mine)), i
         apart = np.abs(mine[finite] - theirs[finite])
@@ -480,21 +480,21 @@ def require_update(
     ],
 )
 def test_a_step_is_that_of_the_engine(engine: NodeEngine, problem: str, preset: str) -> None:
-    asked = engine.call(BEGIN, [problem, preset])
-    page = Page(engine, asked["recipe"])
+    setup = engine.call(BEGIN, [problem, preset])
+    page = Page(engine, setup["recipe"])
     recipe = recipe_of(preset)
     for number in STEPS:
         state = engine.call(STATE, [number - 1])
         for name in ("parameters", "first", "second"):
             state[name] = [numbers(one) for one in state[name]]
-        found = engine_step(asked, state, preset)
+        found = engine_step(setup, state, preset)
         require_layers(page, found)
-        if asked["shape"]["activation"] == "tanh":
+        if setup["shape"]["activation"] == "tanh":
             require_tanh(page, found)
         require_loss(page, found, state)
         # Stochastic roundings differ, since the page draws its own random bits.
         if found.report.stepped and recipe.rounding.name != "STOCHASTIC":
-            require_update(engine, found, asked, state, recipe)
+            require_update(engine, found, setup, state, recipe)
         step = engine.call(STEP, [])
         assert step["scale"] == found.report.scale, number
         assert step["skipped"] == (not found.report.stepped), number

@@ -57,9 +57,9 @@ def bits_of(values: NDArray[Any]) -> Any:
     return np.where(np.isnan(narrow), 0x7FC00000, narrow.view(np.int32))
 
 
-def begun(engine: NodeEngine, *asked: Any) -> Training:
+def begun(engine: NodeEngine, *arguments: Any) -> Training:
     """Begin a training in the page; return it as the reference goes on with it."""
-    data = engine.call(EXPORT, list(asked))
+    data = engine.call(EXPORT, list(arguments))
     problem = data["problem"]
     sizes = problem["shape"]["sizes"]
     problem["inputs"] = np.array(problem["inputs"]).reshape(-1, sizes[0])

@@ -52,7 +52,7 @@ class Sheets(Scripts):
     def scenes(self, *case: Any) -> Any:
         return self.paper(*case)["scenes"]
 
-    def said(self, *case: Any, **named: Any) -> dict[str, str]:
+    def sentences(self, *case: Any, **named: Any) -> dict[str, str]:
         return {scene["title"]: scene["sentence"] for scene in self.paper(*case, **named)["scenes"]}
 
 
@@ -116,9 +116,9 @@ def test_worked_example_of_a_term_that_is_lost(js):
 
 
 def test_a_saturated_result_is_not_a_lost_operand(js):
-    said = js.said("6", "1", E2M1)
-    assert said["Round"] == ("6 + 1 = 6 in E2M1: the sum, 7, is beyond the largest value, 6.")
-    assert "lost" not in said["Guard, round, sticky"]
+    sentences = js.sentences("6", "1", E2M1)
+    assert sentences["Round"] == ("6 + 1 = 6 in E2M1: the sum, 7, is beyond the largest value, 6.")
+    assert "lost" not in sentences["Guard, round, sticky"]
     assert "error" not in dict(js.paper("6", "1", E2M1)["facts"])
 
 
@@ -196,7 +196,7 @@ def test_each_station_in_words(js):
             "= inf in FP16: the sum, 100000, is beyond the largest value, 65504.",
         ),
     ):
-        assert words in js.said(a, b)[station], (a, b)
+        assert words in js.sentences(a, b)[station], (a, b)
 
 
 def test_infinities_have_two_stations(js):
@@ -208,7 +208,7 @@ def test_infinities_have_two_stations(js):
 
 
 def test_a_product_has_a_station_that_multiplies(js):
-    found = js.said("1.5", "2^-14", operation="multiply")
+    found = js.sentences("1.5", "2^-14", operation="multiply")
     assert list(found) == ["Write", "Multiply", "Normalise", "Guard, round, sticky", "Round"]
     assert "1.1, and the exponents added, 0 + (-14) = -14" in found["Multiply"]
 
@@ -279,10 +279,10 @@ class TestPlayer:
         # The paper is drawn once its width is known, after the sentence.
         root.locator(".ad-paper .ad-bit").first.wait_for(state="attached")
         root.get_by_role("button", name="First").click(force=True)
-        said = js.said("1", "0.0001")
+        sentences = js.sentences("1", "0.0001")
         seen = {}
         for title in ADD:
-            assert root.locator(".lk-sentence").get_attribute("data-text") == said[title]
+            assert root.locator(".lk-sentence").get_attribute("data-text") == sentences[title]
             seen[title] = page.page.evaluate(READ_PAPER)
             root.get_by_role("button", name="Next").click(force=True)
         assert seen["Write"] == ["10000000000", "11010001110"]

@@ -448,8 +448,8 @@ def test_figure_names_its_layer(snap):
     loaded = "matplotlib.pyplot" in sys.modules
     for options, *says in (({}, WHY_STATIC, "at scale 2⁰"), ({"layer": "head"}, "of head,")):
         figure = static_underflow(snap, **options)
-        said = " ".join(text.get_text() for text in figure.texts).replace("\n", " ")
-        assert [words for words in says if words not in said] == []
+        shown = " ".join(text.get_text() for text in figure.texts).replace("\n", " ")
+        assert [words for words in says if words not in shown] == []
         png(figure)
     assert ("matplotlib.pyplot" in sys.modules) == loaded
     with pytest.raises(KeyError):

@@ -314,9 +314,9 @@ def test_the_sentence_says_since_when_the_loss_is_nan():
 
 
 def test_a_loss_that_was_infinite_once_is_not_mentioned():
-    said = sentence(ticked(controller(losses={4: math.inf}), 6))
-    assert said.startswith("Step 6 of 20: ")
-    assert "inf" not in said
+    text = sentence(ticked(controller(losses={4: math.inf}), 6))
+    assert text.startswith("Step 6 of 20: ")
+    assert "inf" not in text
 
 
 def moment(

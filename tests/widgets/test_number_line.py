@@ -478,10 +478,10 @@ def test_an_infinite_weight_is_drawn_at_the_edge(page):
 
 
 def test_the_sentence_names_the_ends_of_an_overflow(js):
-    said = sentence(js, 65504.0, 65504.0, 4)
-    assert "FP16 ends at −inf, too far" in said
+    text = sentence(js, 65504.0, 65504.0, 4)
+    assert "FP16 ends at −inf, too far" in text
     # After an overflow, Kahan's sum subtracts infinity from infinity.
-    assert said.endswith("FP16 + Kahan ends at NaN.")
+    assert text.endswith("FP16 + Kahan ends at NaN.")
 
 
 def test_one_update_is_in_the_singular(page):
@@ -494,13 +494,13 @@ def test_the_sentence_says_which_go_too_far_and_which_stay_short(js):
 
     From 16 to 8, one of 1.25 ulp is rounded down.
     """
-    said = sentence(js, 1.5, 1.25 * 2.0**-11)
-    assert said.startswith(
+    text = sentence(js, 1.5, 1.25 * 2.0**-11)
+    assert text.startswith(
         "1,000 updates of 1.25 × 2^-11 should take the weight from 1.5 to 0.8896: "
     )
-    assert said.endswith("BF16 has not moved once, FP16 ends at 0.7617, too far.")
-    said = sentence(js, 16.0, 1.25 * 2.0**-7)
-    assert "FP16 ends at 8.188, too short a way" in said
+    assert text.endswith("BF16 has not moved once, FP16 ends at 0.7617, too far.")
+    text = sentence(js, 16.0, 1.25 * 2.0**-7)
+    assert "FP16 ends at 8.188, too short a way" in text
 
 
 def test_the_sentence_says_that_a_master_arrives(js):

@@ -211,8 +211,8 @@ def test_the_sentence_names_layer_format_and_overflow(js):
 
 def test_the_sentence_says_that_all_are_zero_in_fp32(js):
     nothing = vars(fate(exponent_histogram(torch.zeros(5)), FP16))
-    said = js.run("sayFate", nothing, 4, None, KIND, "FP16")
-    assert "all of them are zero already in FP32" in said
+    text = js.run("sayFate", nothing, 4, None, KIND, "FP16")
+    assert "all of them are zero already in FP32" in text
 
 
 def test_notes_count_zeros_and_non_finite_gradients(js, gradients):
