@@ -5,7 +5,7 @@ import { forget, namesOf, read, write } from "../store.js";
 import { archiveOf } from "./archive.js";
 import { editorIn } from "./editor.js";
 import { pictureOf } from "./picture.js";
-import { Ended, pythonOf } from "./python.js";
+import { Ended, PagePython } from "./python.js";
 
 /**
  * The settings of the site, which each of its pages holds.
@@ -28,7 +28,7 @@ const FROM_A_FILE =
   "that it prints.";
 
 const site = siteSettings();
-const python = site && pythonOf(site);
+const python = site && new PagePython(site);
 
 /** @returns {Site | null} */
 function siteSettings() {

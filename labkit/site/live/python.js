@@ -40,95 +40,27 @@ const MEMORY = 256 * 2 ** 20;
 const LETTERS = 10_000;
 const CUT = "\n... The rest of the output is left out: a run shows its first 10 kB.\n";
 
-/**
- * Return the Python of a page: a function that runs answers, and one that stops a run.
- *
- * @param {Settings} settings
- */
-export function pythonOf(settings) {
+/** The Python of a page: a worker that runs one answer after another, and can be stopped. */
+export class PagePython {
+  /** @type {Settings} */
+  #settings;
   /** @type {Worker | null} */
-  let worker = null;
+  #worker = null;
   /** @type {Promise<Worker> | null} */
-  let starting = null;
+  #starting = null;
   /** @type {Watcher | null} */
-  let watcher = null;
+  #watcher = null;
   /** @type {((reason: Ended) => void) | null} ends the current run */
-  let endRun = null;
+  #endRun = null;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
-  let late;
-  let isReady = false;
-  // How many Pythons have ended. A step that began with an earlier Python must not continue.
-  let ends = 0;
+  #late;
+  #isReady = false;
+  // How many workers have ended. A step that began with an earlier one must not continue.
+  #ends = 0;
 
-  /** @param {number} since the count when the step began */
-  function requireNoEnd(since) {
-    if (since !== ends) throw new Ended("Stopped.");
-  }
-
-  /** Start a worker; return it when Python is loaded. */
-  async function begin() {
-    const since = ends;
-    const response = await fetch(WORKER);
-    if (!response.ok) throw new Ended(`${WORKER}: the server answers ${response.status}.`);
-    const text = new Blob([await response.text()], { type: "text/javascript" });
-    requireNoEnd(since);
-    const address = URL.createObjectURL(text);
-    const made = new Worker(address, { type: "module" });
-    worker = made;
-    const start = {
-      python: new URL(settings.python, location.href).href,
-      modules: new URL(settings.modules, location.href).href,
-      memory: MEMORY,
-    };
-    try {
-      await new Promise((resolve, reject) => {
-        made.onerror = (event) => reject(new Ended(`Python did not start: ${event.message}.`));
-        made.onmessage = ({ data }) => {
-          if (data.kind === "progress") watcher?.progress(Number(data.bytes));
-          if (data.kind === "ready") resolve(null);
-          if (data.kind === "failed") reject(new Ended(`Python did not start. ${data.reason}`));
-        };
-        made.postMessage({ kind: "start", start });
-      });
-    } finally {
-      URL.revokeObjectURL(address);
-    }
-    isReady = true;
-    return made;
-  }
-
-  /** Return the worker, which is started once. */
-  function start() {
-    if (!starting) {
-      const since = ends;
-      starting = begin();
-      // After a failure, the next run tries again.
-      starting.catch(() => {
-        if (since === ends) end();
-      });
-    }
-    return starting;
-  }
-
-  function end() {
-    ends += 1;
-    clearTimeout(late);
-    worker?.terminate();
-    worker = null;
-    starting = null;
-    isReady = false;
-  }
-
-  /**
-   * End the run. If Python had started, the next one starts at once.
-   *
-   * @param {string} reason
-   */
-  function stop(reason) {
-    const wasReady = isReady;
-    end();
-    endRun?.(new Ended(reason));
-    if (wasReady) start();
+  /** @param {Settings} settings */
+  constructor(settings) {
+    this.#settings = settings;
   }
 
   /**
@@ -136,21 +68,33 @@ export function pythonOf(settings) {
    *
    * @param {() => Promise<object>} prepare the request to the worker
    * @param {number} seconds
-   * @param {Watcher} shown
+   * @param {Watcher} watcher
    * @returns {Promise<Answer>}
    */
-  async function run(prepare, seconds, shown) {
-    watcher = shown;
+  async run(prepare, seconds, watcher) {
+    this.#watcher = watcher;
     /** @type {Promise<never>} */
     const ended = new Promise((_, reject) => {
-      endRun = reject;
+      this.#endRun = reject;
     });
     try {
-      return await Promise.race([ended, answerOf(prepare, seconds, shown)]);
+      return await Promise.race([ended, this.#answerOf(prepare, seconds, watcher)]);
     } finally {
-      watcher = null;
-      endRun = null;
+      this.#watcher = null;
+      this.#endRun = null;
     }
+  }
+
+  /**
+   * End the run. If Python had started, the next one starts at once.
+   *
+   * @param {string} reason
+   */
+  stop(reason) {
+    const wasReady = this.#isReady;
+    this.#end();
+    this.#endRun?.(new Ended(reason));
+    if (wasReady) this.#start();
   }
 
   /**
@@ -158,36 +102,104 @@ export function pythonOf(settings) {
    *
    * @param {() => Promise<object>} prepare the request to the worker
    * @param {number} seconds
-   * @param {Watcher} shown
+   * @param {Watcher} watcher
    * @returns {Promise<Answer>}
    */
-  async function answerOf(prepare, seconds, shown) {
-    const since = ends;
+  async #answerOf(prepare, seconds, watcher) {
+    const since = this.#ends;
     const request = await prepare();
-    requireNoEnd(since);
-    const python = await start();
-    requireNoEnd(since);
-    shown.ready();
-    late = setTimeout(() => {
-      stop(`Stopped after ${seconds} s: the answer did not end. Does a loop run for ever?`);
+    this.#requireNoEnd(since);
+    const worker = await this.#start();
+    this.#requireNoEnd(since);
+    watcher.ready();
+    this.#late = setTimeout(() => {
+      this.stop(`Stopped after ${seconds} s: the answer did not end. Does a loop run for ever?`);
     }, seconds * 1000);
     /** @param {string} reason */
-    const stopBroken = (reason) => stop(`Python ended: ${reason}. The next run starts a new one.`);
+    const stopBroken = (reason) => {
+      this.stop(`Python ended: ${reason}. The next run starts a new one.`);
+    };
     return new Promise((resolve) => {
       // An error outside of the worker's own handler of messages, which reports the others.
-      python.onerror = (event) => stopBroken(event.message);
-      python.onmessage = ({ data }) => {
-        if (data.kind === "output") shown.output(String(data.text));
-        if (data.kind === "cut") shown.output(CUT);
+      worker.onerror = (event) => stopBroken(event.message);
+      worker.onmessage = ({ data }) => {
+        if (data.kind === "output") watcher.output(String(data.text));
+        if (data.kind === "cut") watcher.output(CUT);
         if (data.kind === "failed") stopBroken(data.reason);
         if (data.kind === "answer") {
-          clearTimeout(late);
+          clearTimeout(this.#late);
           resolve(JSON.parse(String(data.answer)));
         }
       };
-      python.postMessage({ kind: "run", letters: LETTERS, request });
+      worker.postMessage({ kind: "run", letters: LETTERS, request });
     });
   }
 
-  return { run, stop };
+  /** Return the worker, which is started once. */
+  #start() {
+    if (!this.#starting) {
+      const since = this.#ends;
+      this.#starting = this.#begin();
+      // After a failure, the next run tries again.
+      this.#starting.catch(() => {
+        if (since === this.#ends) this.#end();
+      });
+    }
+    return this.#starting;
+  }
+
+  /** Start a worker; return it when Python is loaded. */
+  async #begin() {
+    const since = this.#ends;
+    const response = await fetch(WORKER);
+    if (!response.ok) throw new Ended(`${WORKER}: the server answers ${response.status}.`);
+    const text = new Blob([await response.text()], { type: "text/javascript" });
+    this.#requireNoEnd(since);
+    const address = URL.createObjectURL(text);
+    const worker = new Worker(address, { type: "module" });
+    this.#worker = worker;
+    try {
+      await this.#loaded(worker);
+    } finally {
+      URL.revokeObjectURL(address);
+    }
+    this.#isReady = true;
+    return worker;
+  }
+
+  /**
+   * Let a worker load Python, and resolve when it has.
+   *
+   * @param {Worker} worker
+   */
+  #loaded(worker) {
+    const start = {
+      python: new URL(this.#settings.python, location.href).href,
+      modules: new URL(this.#settings.modules, location.href).href,
+      memory: MEMORY,
+    };
+    return new Promise((resolve, reject) => {
+      worker.onerror = (event) => reject(new Ended(`Python did not start: ${event.message}.`));
+      worker.onmessage = ({ data }) => {
+        if (data.kind === "progress") this.#watcher?.progress(Number(data.bytes));
+        if (data.kind === "ready") resolve(null);
+        if (data.kind === "failed") reject(new Ended(`Python did not start. ${data.reason}`));
+      };
+      worker.postMessage({ kind: "start", start });
+    });
+  }
+
+  #end() {
+    this.#ends += 1;
+    clearTimeout(this.#late);
+    this.#worker?.terminate();
+    this.#worker = null;
+    this.#starting = null;
+    this.#isReady = false;
+  }
+
+  /** @param {number} since the number of ends when the step began */
+  #requireNoEnd(since) {
+    if (since !== this.#ends) throw new Ended("Stopped.");
+  }
 }
