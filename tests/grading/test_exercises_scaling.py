@@ -209,13 +209,11 @@ def test_the_repaired_scaler_is_torchs_where_torchs_is_sound() -> None:
         scaler = torchs(scale, tracker, interval)
         parameters = parameters_with(grads)
         optimizer = torch.optim.SGD(parameters, lr=0.0)
-        before = optimizer.state_dict()
         scaler.step(optimizer)
         scaler.update()
         finite = all(bool(torch.isfinite(g).all()) for g in grads)
         answer = reference("scaling.repair")(scale, tracker, grads, interval)
         assert answer == (scaler.get_scale(), scaler._get_growth_tracker(), finite)
-        assert before == optimizer.state_dict()
         compared += 1
     # Most of the cases of each seed are compared.
     assert compared >= 8 * len(SEEDS)
