@@ -64,12 +64,8 @@ def ask(folder: Path, monkeypatch: pytest.MonkeyPatch):
         names: dict[str, object] = {"check": check}
         program = cell.replace(CHECK, f"grade = {CHECK}")
         # As IPython does, so that `inspect` finds the source.
-        linecache.cache["<cell>"] = (
-            len(program),
-            None,
-            program.splitlines(keepends=True),
-            "<cell>",
-        )
+        lines = program.splitlines(keepends=True)
+        monkeypatch.setitem(linecache.cache, "<cell>", (len(program), None, lines, "<cell>"))
         exec(compile(program, "<cell>", "exec"), names)
         return names["grade"]
 
