@@ -88,6 +88,13 @@ def test_available_memory_is_what_the_container_has_left(meminfo: Path, tmp_path
     assert available_memory(meminfo, tmp_path) == 2 * GIB - GIB // 2
 
 
+@reads_files
+def test_a_container_beyond_its_limit_has_no_memory_left(meminfo: Path, tmp_path: Path) -> None:
+    (tmp_path / "memory.max").write_text(f"{GIB}\n")
+    (tmp_path / "memory.current").write_text(f"{GIB + 4096}\n")
+    assert available_memory(meminfo, tmp_path) == 0
+
+
 # --- one count of cores ---
 
 
