@@ -233,7 +233,7 @@ def test_the_reason_of_a_stopped_answer_names_what_stopped_it(
 
 
 def test_a_child_killed_for_memory_costs_the_answer() -> None:
-    """The others may go on, and answer as if nothing had happened."""
+    """Its other processes may continue, and answer as if nothing had happened."""
 
     class Killed(SilentWorker):
         def __init__(self) -> None:

@@ -140,7 +140,7 @@ ODD: dict[str, Odd] = {
     "copied, the first one solved": Odd(lesson(SOLVED, OPEN)),
     "copied, the second one solved": Odd(lesson(OPEN, SOLVED)),
     "copied and improved": Odd(lesson(cell(PLAIN.replace("1", "2"), "advance"), SOLVED)),
-    "copied, an attempt that is no Python": Odd(
+    "copied, an attempt that is not Python": Odd(
         lesson(cell("def my_advance(:", "advance"), SOLVED)
     ),
     "split behind the helper": Odd(lesson(cell("ONE = 1\n", "advance"), HELPED)),

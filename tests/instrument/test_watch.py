@@ -174,7 +174,7 @@ def test_worked_example_of_a_watched_step():
     # 3 * 2^-30 is less than half an ulp of 1, so no update changes a weight.
     assert histograms["updates"].zeros == 2
     assert step.moves == {"weight": (1, 1)}
-    # A single step of FP32 weights with a tiny learning rate is no fault.
+    # A single step of FP32 weights with a tiny learning rate is not a fault.
     assert w.report().findings == ()
 
 
@@ -540,7 +540,7 @@ def test_unusual_parameters_are_counted_and_replayed():
         assert report.unseen == (), name
         assert len(report.against_fp32) == 2, name
         if name == "FP64":
-            # The watch counts FP64 numbers in FP32; that is no cast of the model.
+            # The watch counts FP64 numbers in FP32, which is not a cast of the model.
             assert "casts in a step" not in str(report)
 
 

@@ -152,7 +152,7 @@ class SometimesNegated(nn.Module):
 
 @dataclass
 class Output:
-    """The output of a model, which is no pytree of torch."""
+    """The output of a model, which is not a pytree of torch."""
 
     loss: Tensor
     never_set: Tensor = field(init=False)
