@@ -177,6 +177,27 @@ def test_a_link_to_what_all_may_read_says_nothing_of_the_sandbox(tmp_path: Path)
     assert "submissions hidden" in first.partition("Missing here")[0]
 
 
+# An answer that writes more answers into the channel than the exercise has checks, and ends.
+FORGED_ANSWERS = """
+import os
+def my_advance(state, found_inf, config):
+    for descriptor in range(3, 64):
+        try:
+            os.write(descriptor, b'C["forged"]\\n' * 99)
+        except OSError:
+            pass
+    os._exit(1)
+"""
+
+
+def test_more_answers_than_checks_end_no_grading(tmp_path: Path) -> None:
+    hand_in(tmp_path, "forger", FORGED_ANSWERS)
+    hand_in(tmp_path, "honest", RIGHT)
+    rows = grade(find([tmp_path]), 5, Limits(), lesson="06_loss_scaling")
+    points = {row.student: row.points for row in rows if row.exercise == "scaling.advance"}
+    assert points == {"forger": 0, "honest": 8}
+
+
 # --- reasons of stopped answers ---
 
 
