@@ -428,6 +428,7 @@ def test_a_wrong_sum_of_no_terms_is_impossible(shape: Shape) -> None:
     assert testing.compare(torch.zeros(shape[:-1]), operation).kind is VerdictKind.EQUAL
     wrong = testing.compare(torch.ones(shape[:-1]), operation)
     assert wrong.kind is VerdictKind.IMPOSSIBLE
+    assert "error needed         1; the bound is 0" in str(wrong)
 
 
 def test_a_long_sum_is_not_replayed() -> None:
