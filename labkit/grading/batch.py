@@ -442,7 +442,8 @@ def _place(cases: CaseSet, reply: Reply) -> str:
     if not reply.ran:
         return "; while its cell ran"
     reached = len(reply.answers)
-    if reached == len(cases.checks):
+    # Learners' code may have written answers into the channel itself, more than there are checks.
+    if reached >= len(cases.checks):
         return ""
     name = cases.checks[reached].name
     return f"; at check {reached + 1} of {len(cases.checks)}, {name!r}"

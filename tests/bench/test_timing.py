@@ -1,6 +1,8 @@
 """Cases of benchmarks, whose operations torch counts, and their timing by a simulated clock."""
 
+from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -21,7 +23,7 @@ from labkit.bench import (
     timing,
 )
 from labkit.bench.cases import LAYOUTS, QUICK, output_format
-from labkit.bench.timing import Pool, caller, computation, error_in_ulps, settings
+from labkit.bench.timing import MOST_SETS, Pool, caller, computation, error_in_ulps, settings
 from labkit.formats import BF16, E2M1, E4M3, E5M2, FP16, FP32, FP64, TF32
 from labkit.machine.device import GENERATIONS
 
@@ -172,6 +174,22 @@ def test_each_call_has_its_own_aligned_operands():
     starts = [tensor.data_ptr() for operands in sets for tensor in operands]
     assert len(set(starts)) == 2 * len(sets)
     assert [start for start in starts if start % 64] == []
+
+
+@pytest.mark.parametrize(
+    ("case", "sets"),
+    [
+        # 2^21 bytes of sets of 2^15 bytes, two matrices each
+        (GemmCase(64, 64, 64, FP32), 64),
+        (GemmCase(64, 64, 64, FP64), 32),
+        (GemmCase(8, 8, 8, FP32), MOST_SETS),
+        (GemmCase(1024, 1024, 1024, FP32), 1),
+    ],
+    ids=["FP32", "FP64", "small", "large"],
+)
+def test_operands_fill_the_cache_twice(monkeypatch, case, sets):
+    monkeypatch.setattr(timing, "CPU_CACHE", 2**20)
+    assert len(Pool("cpu").sets(case)) == sets
 
 
 def test_operands_are_normally_distributed():
@@ -383,6 +401,44 @@ def test_a_case_that_fails_names_the_first_line_of_its_error(
     monkeypatch.setattr(timing, "caller", Mock(side_effect=error))
     with pytest.raises(RuntimeError, match=f"FP32 NN 8x8x8 was not timed on cpu: {reason}$"):
         run_case(SMALL[0])
+
+
+def test_a_case_that_fails_in_a_round_is_left_out_from_then_on(monkeypatch):
+    timings = Counter()
+
+    def clock(call, group):
+        shape = tuple(call(0).shape)
+        timings[shape] += 1
+        # The first timing is the warm-up, so this is in the second round.
+        if shape == (8, 16) and timings[shape] == 3:
+            raise RuntimeError("out of memory\nand a long trace")
+        return 0.02
+
+    monkeypatch.setattr(timing, "_clock", lambda device, threads: clock)
+    left_out = {}
+    runs = run_cases(SMALL, rounds=3, left_out=left_out.__setitem__)
+    assert [run.case for run in runs] == [SMALL[0], SMALL[2]]
+    assert left_out == {SMALL[1]: "out of memory"}
+    assert timings == {(8, 8): 4, (8, 16): 3, (16, 16): 4}
+
+
+# A call takes a second of the thread's CPU time, and three seconds in all.
+@pytest.mark.parametrize(
+    ("threads", "resolution", "seconds"),
+    [(1, 1e-9, 1.0), (2, 1e-9, 3.0), (1, 1 / 64, 3.0)],
+    ids=["one thread", "two threads", "a coarse clock"],
+)
+def test_one_thread_is_timed_by_its_cpu_time(monkeypatch, threads, resolution, seconds):
+    calls = []
+    clocks = SimpleNamespace(
+        thread_time=lambda: 1.0 * len(calls),
+        perf_counter=lambda: 3.0 * len(calls),
+        get_clock_info=lambda name: SimpleNamespace(resolution=resolution),
+    )
+    monkeypatch.setattr(timing, "time", clocks)
+    monkeypatch.setattr("sys.platform", "linux")
+    assert timing._clock(torch.device("cpu"), threads)(calls.append, 4) == seconds
+    assert calls == [0, 1, 2, 3]
 
 
 def test_cuda_events_time_a_whole_group(monkeypatch):

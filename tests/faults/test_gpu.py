@@ -86,7 +86,8 @@ def test_the_check_runs_both_forms_of_every_card() -> None:
     for name, line in lines.items():
         assert line["outcome"] == "done", name
         assert line["summary"], name
-    message = "not measured, RuntimeError: torch counts the memory of a GPU only"
+    reason = "RuntimeError: torch counts the memory of a GPU only"
+    message = f"not measured, the repaired form failed: {reason}"
     assert lines["card memory_not_halved"]["summary"] == message
 
 

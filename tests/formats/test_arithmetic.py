@@ -159,6 +159,7 @@ def test_all_pairs_of_fp8_numbers(gfloat_round, assert_same_bits):
             )
 
 
+# Python integers add FP64, which is slow, so it has fewer cases than FP16 and FP32.
 @pytest.mark.parametrize(
     ("format", "native", "count"),
     [
@@ -168,7 +169,6 @@ def test_all_pairs_of_fp8_numbers(gfloat_round, assert_same_bits):
     ],
 )
 def test_sums_and_products_equal_numpy_s(assert_same_bits, format, native, count):
-    # Python integers add FP64, which is slow, so it has fewer cases than FP16 and FP32.
     near, far = close_pairs(format, count, 5)
     a = np.concatenate([random_values(format, count, 3), near]).astype(native)
     b = np.concatenate([random_values(format, count, 4), far]).astype(native)

@@ -199,7 +199,7 @@ def test_nvfp4_blocks_round_as_in_ml_dtypes(dtype_of):
     )
 
 
-def test_sizes_and_extremes_of_every_block_format():
+def test_bits_of_a_value_in_every_block_format():
     bits = {row.name: row.bits_per_value for row in BLOCK_FORMATS.values()}
     assert bits == {
         "MXFP8": 8.25,
@@ -209,18 +209,33 @@ def test_sizes_and_extremes_of_every_block_format():
         "MXFP4": 4.25,
         "NVFP4": 4.5,
     }
-    for format in BLOCK_FORMATS.values():
-        largest = format.scale.max * format.element.max
-        for value, wanted in ((0.0, 0.0), (2.0**-300, 0.0), (2.0**300, largest)):
-            assert (
-                decode_blocks(round_blocks(np.full(2 * format.size, value), format)) == wanted
-            ).all(), format
-        nothing = round_blocks(np.zeros((3, 0)), format)
-        assert nothing.elements.shape == (3, 0, format.size)
-        assert decode_blocks(nothing).shape == (3, 0)
-        blocks = round_blocks(np.random.default_rng(5).normal(size=(7, 4 * format.size)), format)
-        assert blocks.scales.shape == (7, 4)
-        assert blocks.elements.shape == (7, 4, format.size)
+
+
+each_block_format = pytest.mark.parametrize(
+    "format", BLOCK_FORMATS.values(), ids=lambda format: format.name
+)
+
+
+@each_block_format
+def test_blocks_of_extreme_numbers_are_zero_or_the_largest(format):
+    largest = format.scale.max * format.element.max
+    for value, wanted in ((0.0, 0.0), (2.0**-300, 0.0), (2.0**300, largest)):
+        blocks = round_blocks(np.full(2 * format.size, value), format)
+        assert decode_blocks(blocks).tolist() == [wanted] * (2 * format.size)
+
+
+@each_block_format
+def test_blocks_run_along_the_last_axis(format):
+    blocks = round_blocks(np.random.default_rng(5).normal(size=(7, 4 * format.size)), format)
+    assert blocks.scales.shape == (7, 4)
+    assert blocks.elements.shape == (7, 4, format.size)
+
+
+@each_block_format
+def test_rows_without_numbers_have_no_blocks(format):
+    nothing = round_blocks(np.zeros((3, 0)), format)
+    assert nothing.elements.shape == (3, 0, format.size)
+    assert decode_blocks(nothing).shape == (3, 0)
 
 
 @pytest.mark.parametrize(

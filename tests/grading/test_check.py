@@ -184,9 +184,9 @@ def test_a_function_gets_copies_and_an_error_if_it_changes_them() -> None:
         [nan],
     ):
         before = repr(argument)
-        told = answer_case(spoil, "f(x)", (argument,))
+        answer = answer_case(spoil, "f(x)", (argument,))
         assert repr(argument) == before
-        assert "it changes `x`, an argument: work on a copy" in told[2], argument
+        assert "it changes `x`, an argument: work on a copy" in answer[2], argument
         assert answer_case(spoil, "f(x)", (argument,), may_change=["x"]) == ["none"]
         assert answer_case(lambda x: None, "f(x)", (argument,)) == ["none"], "a NaN equals itself"
 
@@ -260,27 +260,38 @@ def test_judgements_take_turns_for_they_share_torchs_generator() -> None:
     assert met == [], "never two at a time"
 
 
-def test_the_table_says_in_words_what_its_colours_say() -> None:
-    for answer in (
-        solved,
-        grown_too_late,
-        not_written,
-        raises(ValueError("<script>alert(1)</script>")),
-    ):
-        grade = check("scaling.advance", answer)
-        page = grade._repr_html_()
-        assert "<script" not in page, "what the learner's code says cannot become HTML"
-        text = html.unescape(re.sub("<[^>]*>", "", page))
-        for line in str(grade).splitlines():
-            for part in filter(None, line.strip().split("  ")):
-                assert part.strip(" ()").split(": ")[0] in text
-    assert "<script>" in text
-    styles = "".join(
-        re.findall('style="([^"]*)"', check("scaling.advance", grown_too_late)._repr_html_())
-    )
-    assert {"var(--jp-success-color0", "var(--jp-error-color0"} <= set(
-        re.findall(r"var\(--[\w-]+", styles)
-    )
+def text_of(page: str) -> str:
+    """Return the text of an HTML page."""
+    return html.unescape(re.sub("<[^>]*>", "", page))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [solved, grown_too_late, not_written, raises(ValueError("no comment"))],
+    ids=["right", "wrong", "starter", "error"],
+)
+def test_the_table_has_the_words_of_the_text(answer: Any) -> None:
+    grade = check("scaling.advance", answer)
+    page = text_of(grade._repr_html_())
+    for line in str(grade).splitlines():
+        # The columns of a line are apart by two blanks or more; the table has them as cells.
+        for column in re.split(" {2,}", line.strip()):
+            words, _, _ = column.strip("()").partition(": ")
+            assert words in page
+
+
+def test_what_the_learners_code_says_cannot_become_html() -> None:
+    script = "<script>alert(1)</script>"
+    page = check("scaling.advance", raises(ValueError(script)))._repr_html_()
+    assert "<script" not in page
+    assert script in text_of(page)
+
+
+def test_the_colours_of_the_table_are_those_of_the_theme() -> None:
+    page = check("scaling.advance", grown_too_late)._repr_html_()
+    styles = "".join(re.findall('style="([^"]*)"', page))
+    colours = set(re.findall(r"var\(--[\w-]+", styles))
+    assert {"var(--jp-success-color0", "var(--jp-error-color0"} <= colours
     assert "background:#" not in styles
 
 

@@ -130,17 +130,14 @@ def falsified(name: str, program: list[str]) -> dict[str, tuple[list[str], set[s
     entry = EXERCISES[f"clinic.{name}"].entry
     diagnosis = right[-1].rpartition("return losses, ")[2].splitlines()[0]
     fault = FAULT[name]
-    fp32 = (
-        (("    model.linear.bfloat16()\n", ""), (".bfloat16()", ""))
-        if name == "gains"
-        else (IN_FP32,)
-    )
     if name == "gains":
+        fp32: Edits = (("    model.linear.bfloat16()\n", ""), (".bfloat16()", ""))
         narrow: Edits = (
             ("model.linear.bfloat16()", "model.linear.half()"),
             (".bfloat16()", ".half()"),
         )
     else:
+        fp32 = (IN_FP32,)
         narrow = (IN_BF16,)
     broken = {
         "error",
@@ -152,13 +149,15 @@ def falsified(name: str, program: list[str]) -> dict[str, tuple[list[str], set[s
         "schedule",
         "score",
     }
-    noisy = {
-        "FP32 with noise": (edited(right, *fp32, NOISE, before=WITNESS), {"rounding of steps"})
-    }
+    special: dict[str, tuple[list[str], set[str]]] = {}
+    # The noise of steps is not compared where weights may be BF16.
+    if name != "gains":
+        noisy = edited(right, *fp32, NOISE, before=WITNESS)
+        special["FP32 with noise"] = (noisy, {"rounding of steps"})
     if 'GradScaler("cpu"' in right[-1]:
         off = ('GradScaler("cpu"', 'GradScaler("cpu", enabled=False')
-        noisy["a scaler that is switched off"] = (edited(right, off), {"loss scale"})
-    return (noisy if name != "gains" else {}) | {
+        special["a scaler that is switched off"] = (edited(right, off), {"loss scale"})
+    return special | {
         "untreated": (edited(right, *fault), broken),
         "made-up losses": (edited(right, FALLING), {"losses"}),
         "made-up losses, untreated": (edited(right, *fault, FALLING), broken),

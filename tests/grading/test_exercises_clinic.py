@@ -117,27 +117,40 @@ def test_other_diagnoses_are_what_their_runs_show() -> None:
     assert diagnosis("penalty")[1] == (2.0**16) ** 2
 
 
-def test_number_may_be_off_by_a_tenth() -> None:
-    fits = {0.89: False, 0.91: True, 1: True, 1.09: True, 1.11: False, "1.0": False}
-    assert {said: diagnoses._is_near(1.0, said) for said in fits} == fits
-    assert (diagnoses._is_near(11, 11), diagnoses._is_near(11, 12)) == (True, False)
-    assert isinstance(diagnosis("schedule")[1], int), "a count: 20 is not 21"
+def judged_diagnosis(right: tuple[str, Any], said: object) -> Any:
+    """Return the outcome of a diagnosis, among the place of the right one and the loss."""
+    answer = Instance("Treatment", {"diagnosis": said})
+    return diagnoses.Diagnosed(right, (right[0], "loss"))(answer, (0, 2))
 
-    def said_of(right: tuple[str, Any], diagnosis: object) -> Any:
-        return diagnoses.Diagnosed(right, (right[0], "loss"))(
-            Instance("Treatment", {"diagnosis": diagnosis}), (0, 2)
-        )
 
-    for malformed in (None, "softmax", ("softmax",), ("a word of my own", 11), ["softmax", 11]):
-        outcome = said_of(("softmax", 11), malformed)
-        assert not outcome.passed
-        assert outcome.says.startswith(
-            "a diagnosis is one of 'softmax', 'loss', and how much; not "
-        )
-    halves = [
-        str(said_of(("log", 0.0), said)) for said in (("log", 1.0), ("loss", 0.0), ("loss", 1.0))
-    ]
-    assert len({text[text.index("does not fit") :].partition("facts")[0] for text in halves}) == 1
+@pytest.mark.parametrize(
+    ("amount", "fits"),
+    [(0.89, False), (0.91, True), (1, True), (1.09, True), (1.11, False), ("1.0", False)],
+)
+def test_number_may_be_off_by_a_tenth(amount: object, fits: bool) -> None:
+    assert judged_diagnosis(("log", 1.0), ("log", amount)).passed is fits
+
+
+def test_a_count_must_be_exact() -> None:
+    assert isinstance(diagnosis("schedule")[1], int)
+    assert judged_diagnosis(("log", 20), ("log", 20)).passed
+    assert not judged_diagnosis(("log", 20), ("log", 21)).passed
+
+
+@pytest.mark.parametrize(
+    "malformed", [None, "softmax", ("softmax",), ("a word of my own", 11), ["softmax", 11]]
+)
+def test_a_malformed_diagnosis_names_the_places(malformed: object) -> None:
+    outcome = judged_diagnosis(("softmax", 11), malformed)
+    assert not outcome.passed
+    assert outcome.says.startswith("a diagnosis is one of 'softmax', 'loss', and how much; not ")
+
+
+def test_a_wrong_diagnosis_does_not_say_which_part_is_wrong() -> None:
+    wrong = (("log", 1.0), ("loss", 0.0), ("loss", 1.0))
+    outcomes = [judged_diagnosis(("log", 0.0), said) for said in wrong]
+    assert not any(outcome.passed for outcome in outcomes)
+    assert len({outcome.says.partition(" does not fit")[2] for outcome in outcomes}) == 1
 
 
 # --- both sides of each limit ---
@@ -242,13 +255,14 @@ def test_the_noise_of_steps_tells_the_format(name: str, monkeypatch: pytest.Monk
     in_fp32 = next(known.answer for known in exercise.mistakes if known.name == "all in FP32")
     wide = treat(name, in_fp32, seed=1)
     assert wide.states is not None
-    assert (
-        replay.quantile(replay.replay(name, 1, wide.states, wide.losses).noises, 0.8) < 0.05
-        or name == "eval"
-    )
+    noises = replay.replay(name, 1, wide.states, wide.losses).noises
+    # In eval, the steps after the broken example have more noise: here the last 12 of 30.
+    share = 0.5 if name == "eval" else 0.8
+    assert replay.quantile(noises, share) < 0.05
     right = replay.quantile(replay.replay(name, 1, states(name), well(name).losses).noises, 0.5)
     assert replay.TEXTS[name].noise[0] < right < replay.TEXTS[name].noise[1]
     if name == "gains":
+        # Its format is BF16 already.
         return
     real = torch.autocast
     monkeypatch.setattr(
@@ -256,11 +270,8 @@ def test_the_noise_of_steps_tells_the_format(name: str, monkeypatch: pytest.Monk
     )
     coarse = treat(name, exercise.reference, seed=1)
     assert coarse.states is not None
-    assert (
-        3
-        < replay.quantile(replay.replay(name, 1, coarse.states, coarse.losses).noises, 0.5) / right
-        < 16
-    )
+    in_bf16 = replay.quantile(replay.replay(name, 1, coarse.states, coarse.losses).noises, 0.5)
+    assert 3 < in_bf16 / right < 16
 
 
 # --- repairs ---

@@ -165,7 +165,7 @@ def test_the_lines_do_to_a_weight_what_torchs_scaler_does() -> None:
 
 
 def halves(numbers: Any) -> Any:
-    """Round to FP16 and go on in FP64, as a GPU goes on in FP32."""
+    """Round to FP16, in FP64 for further operations, which a GPU does in FP32."""
     with np.errstate(over="ignore"):
         return np.asarray(numbers, dtype=np.float32).astype(np.float16).astype(np.float64)
 

@@ -8,9 +8,9 @@ tests switch the fork server off, so that this is tested on Linux, too.
 import os
 import sys
 import sysconfig
-import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -86,16 +86,15 @@ def expect_rows(tmp_path: Path, students: dict[str, Row]) -> None:
     isolated = said[0] == describe(tuple(NAMES))
     names = {number: name for number, name in names.items() if isolated or name in ANYWHERE}
     by = {(row.student, row.exercise): row for row in rows}
-    wrong = [
-        f"{name}: {row.points} points, {row.reason}"
-        for number, name in names.items()
-        if (row := by[number, "scaling.advance"]).points != students[name].points
-        or students[name].reason not in f"{row.exercise}: {row.reason}"
-    ]
+    wrong = []
+    for number, name in names.items():
+        row = by[number, "scaling.advance"]
+        expected = students[name]
+        if row.points != expected.points or expected.reason not in f"{row.exercise}: {row.reason}":
+            wrong.append(f"{name}: {row.points} points, {row.reason}")
+        if by[number, "scaling.unscale"].points != 6:
+            wrong.append(f"{name}: it costs points of scaling.unscale")
     assert not wrong, "\n".join(wrong)
-    assert {
-        name for number, name in names.items() if by[number, "scaling.unscale"].points != 6
-    } == set()
     assert by["honest", "scaling.advance"].points == 8
     assert not isolated or (tmp_path / "grades.csv").read_text() == "nobody's yet"
     if not isolated and set(students) - {*ANYWHERE}:
@@ -178,11 +177,32 @@ def test_a_link_to_what_all_may_read_says_nothing_of_the_sandbox(tmp_path: Path)
     assert "submissions hidden" in first.partition("Missing here")[0]
 
 
+# An answer that writes more answers into the channel than the exercise has checks, and ends.
+FORGED_ANSWERS = """
+import os
+def my_advance(state, found_inf, config):
+    for descriptor in range(3, 64):
+        try:
+            os.write(descriptor, b'C["forged"]\\n' * 99)
+        except OSError:
+            pass
+    os._exit(1)
+"""
+
+
+def test_more_answers_than_checks_end_no_grading(tmp_path: Path) -> None:
+    hand_in(tmp_path, "forger", FORGED_ANSWERS)
+    hand_in(tmp_path, "honest", RIGHT)
+    rows = grade(find([tmp_path]), 5, Limits(), lesson="06_loss_scaling")
+    points = {row.student: row.points for row in rows if row.exercise == "scaling.advance"}
+    assert points == {"forger": 0, "honest": 8}
+
+
 # --- reasons of stopped answers ---
 
 
-class Clock(Worker):
-    """A worker that answers nothing.
+class SilentWorker(Worker):
+    """A worker that answers nothing, with a simulated clock.
 
     Args:
         cpu: Seconds of CPU time that it uses in each second.
@@ -194,20 +214,20 @@ class Clock(Worker):
     def __init__(self, cpu: float, queued: float) -> None:
         self.cpu = cpu
         self.queued = queued
-        self.began = time.monotonic()
+        self.elapsed = 0.0
 
     def read(self, seconds: float) -> bytes | None:
-        time.sleep(min(seconds, 0.01))
+        self.elapsed += seconds
         return None
 
     def end(self) -> int | None:
         return None
 
     def cpu_seconds(self) -> float:
-        return self.cpu * (time.monotonic() - self.began)
+        return self.cpu * self.elapsed
 
     def queued_seconds(self) -> float:
-        return self.queued * (time.monotonic() - self.began)
+        return self.queued * self.elapsed
 
 
 @pytest.mark.parametrize(
@@ -223,17 +243,20 @@ def test_the_reason_of_a_stopped_answer_names_what_stopped_it(
     cpu: float, queued: float, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A loop on a busy machine is not said to wait."""
+    worker = SilentWorker(cpu, queued)
+    clock = SimpleNamespace(monotonic=lambda: worker.elapsed)
+    monkeypatch.setattr("labkit.grading.sandbox.supervisor.time", clock)
     monkeypatch.setattr(Limits, "wall_seconds", 0.5)
     replies: list[Reply] = []
     request = Request("loops", [], "f", "f()", [])
-    supervise([request], Limits(seconds=0.1), lambda _: Clock(cpu, queued), replies.append)
+    supervise([request], Limits(seconds=0.1), lambda _: worker, replies.append)
     assert [reply.note for reply in replies] == [says]
 
 
 def test_a_child_killed_for_memory_costs_the_answer() -> None:
-    """The others may go on, and answer as if nothing had happened."""
+    """Its other processes may continue, and answer as if nothing had happened."""
 
-    class Killed(Clock):
+    class Killed(SilentWorker):
         def __init__(self) -> None:
             super().__init__(0.0, 0.0)
             self.lines = [b"R\n", b'E"asks"\n']

@@ -66,12 +66,18 @@ def in_a_page(number: str, sources: dict[str, list[str]]) -> dict[str, list[Any]
         for id, answers in sources.items()
         for source in answers
     ]
+    shown = iter(shown_of(asked))
+    return {id: [next(shown) for _ in answers] for id, answers in sources.items()}
+
+
+def shown_of(asked: list[tuple[Any, ...]]) -> list[list[Any]]:
+    """Return what a page shows of each answer, given as (form, notebook, source of the answer)."""
     run = subprocess.run(
         [sys.executable, "-c", WITHOUT], input=json.dumps(asked), capture_output=True, text=True
     )
     assert run.returncode == 0, run.stderr
-    shown = iter(json.loads(run.stdout))
-    return {id: [next(shown) for _ in answers] for id, answers in sources.items()}
+    shown: list[list[Any]] = json.loads(run.stdout)
+    return shown
 
 
 def starter(number: str, id: str) -> str:
@@ -105,7 +111,7 @@ def test_answers_are_judged_without_torch_and_numpy(number: str) -> None:
         assert "syntax error in line 1" in broken[1], (id, broken)
 
 
-def pairs(exercise: Exercise) -> list[Any]:
+def known_functions(exercise: Exercise) -> list[Any]:
     """Return functions that answer an exercise: its reference, and its known mistakes."""
     return [exercise.reference, *(known.answer for known in exercise.mistakes)]
 
@@ -116,7 +122,7 @@ def test_both_places_give_the_same_picture_of_every_mistake() -> None:
         for id, form in live(number).items():
             exercise = EXERCISES[id]
             stored = exercise_of(form)
-            for function in pairs(exercise):
+            for function in known_functions(exercise):
                 with warnings.catch_warnings(action="ignore"):
                     answers = known_answers(visible_cases(exercise), function)
                 ours = as_html(judge(visible_cases(exercise), answers))
@@ -155,13 +161,7 @@ def shown_beside(cell: str, source: str) -> list[Any]:
     notebook = learners_notebook(lesson_of("01"))
     first = {"cell_type": "code", "id": "mine", "metadata": {}, "source": cell}
     notebook = {**notebook, "cells": [first, *notebook["cells"]]}
-    asked = json.dumps([(live("01")["numbers.next_up"], notebook, source)])
-    run = subprocess.run(
-        [sys.executable, "-c", WITHOUT], input=asked, capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stderr
-    shown: list[list[Any]] = json.loads(run.stdout)
-    return shown[0]
+    return shown_of([(live("01")["numbers.next_up"], notebook, source)])[0]
 
 
 def test_an_answer_uses_helpers_of_other_cells() -> None:

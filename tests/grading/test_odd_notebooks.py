@@ -140,7 +140,7 @@ ODD: dict[str, Odd] = {
     "copied, the first one solved": Odd(lesson(SOLVED, OPEN)),
     "copied, the second one solved": Odd(lesson(OPEN, SOLVED)),
     "copied and improved": Odd(lesson(cell(PLAIN.replace("1", "2"), "advance"), SOLVED)),
-    "copied, an attempt that is no Python": Odd(
+    "copied, an attempt that is not Python": Odd(
         lesson(cell("def my_advance(:", "advance"), SOLVED)
     ),
     "split behind the helper": Odd(lesson(cell("ONE = 1\n", "advance"), HELPED)),
@@ -214,10 +214,11 @@ def test_every_odd_notebook_gets_its_points(part: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_long_run_costs_no_points(tmp_path: Path) -> None:
-    wrong = "def one():\n    raise KeyError\n"
+def test_a_long_run_costs_no_points_of_an_answer_that_fails(tmp_path: Path) -> None:
+    """An answer that fails is graded again behind all cells, one of which takes too long here."""
+    fails = "def one():\n    raise KeyError\n"
     slow_run = "import time\ntime.sleep(600)\nrun = [time.sleep(600) for _ in range(9)]"
-    hand_in(tmp_path, {"": helpers_of_a_call(f"{wrong}\n---\n{slow_run}")})
+    hand_in(tmp_path, {"": helpers_of_a_call(f"{fails}\n---\n{slow_run}")})
     rows = {row.exercise: row for row in grade(find([tmp_path]), SEED, Limits(seconds=1))}
     assert rows[IDS["advance"]].points > 0
     assert rows[IDS["advance"]].reason.startswith("1 of 5 checks pass")

@@ -60,7 +60,7 @@ def test_a_recipe_comes_back_as_it_was() -> None:
         assert recipe_of(off_the_wire(recipe)) == replace(recipe, name="yours")
 
 
-def test_what_is_not_a_recipe_is_refused_in_words() -> None:
+def test_what_is_not_a_recipe_is_refused_with_the_reason() -> None:
     class Liar(Recipe):
         """A recipe that is equal to everything."""
 
@@ -93,14 +93,20 @@ def test_what_is_not_a_recipe_is_refused_in_words() -> None:
     ):
         with pytest.raises(ValueError, match=says):
             recipe_of(answer)
-    for answer, says in (
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
         (None, "did you forget `return`"),
         (5, "expected a Recipe"),
         (FP16, "expected a Recipe"),
-    ):
-        grade = check("project.digits", lambda seeds, answer=answer: answer)
-        assert grade.points == 0
-        assert says in str(grade)
+    ],
+)
+def test_an_answer_without_a_recipe_earns_nothing(answer: object, says: str) -> None:
+    grade = check("project.digits", lambda seeds: answer)
+    assert grade.points == 0
+    assert says in str(grade)
 
 
 def test_what_stops_in_the_call_is_a_failure_and_not_trained() -> None:
@@ -315,10 +321,10 @@ def test_where_not_even_fp32_trains_no_recipe_is_blamed() -> None:
 @pytest.mark.usefixtures("no_results")
 def test_the_time_is_announced_before_the_first_training() -> None:
     """900 recipes, two at a time, with an estimate of 0.6 seconds each, take 4.5 minutes."""
-    told: list[str] = []
+    events: list[str] = []
 
     def trained(questions: object, limits: object) -> dict[str, Reply]:
-        told.append("a training")
+        events.append("a training")
         return {"training": Reply("training", note="not now")}
 
     trainings = Trainings(SimpleNamespace(limits=Limits(), run=trained), workers=2)
@@ -327,9 +333,9 @@ def test_the_time_is_announced_before_the_first_training() -> None:
     recipes = [replace(YOUR_O3, scaler=static(2.0**10 + number)) for number in range(900)]
     trainings._missing |= dict.fromkeys((("digits", recipe, 0) for recipe in recipes), TRAINED)
     with ThreadPoolExecutor(2) as pool:
-        trainings.run(pool, told.append)
-    assert told[0] == "900 recipes: 900 trainings, about 4.5 minutes"
-    assert told.count("a training") == 900
+        trainings.run(pool, events.append)
+    assert events[0] == "900 recipes: 900 trainings, about 4.5 minutes"
+    assert events.count("a training") == 900
 
 
 @pytest.mark.slow

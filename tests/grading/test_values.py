@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from labkit.amp import ScalerState
-from labkit.grading import EXERCISES, judge
+from labkit.formats import FP16, Rounding
+from labkit.grading import EXERCISES, check, judge
 from labkit.grading.difference import bits, difference, show, show_number
 from labkit.grading.judge import answers_of, visible_cases
 from labkit.grading.sandbox.wire import Failure, Instance, Opaque, dump, load
@@ -108,6 +109,19 @@ def test_an_array_comes_back_with_every_bit() -> None:
 )
 def test_other_known_types_arrive_as_plain_values(value: Any, arrives_as: Any) -> None:
     assert sent(value) == arrives_as
+
+
+@pytest.mark.parametrize(
+    "key", [ScalerState(8.0), FP16, Rounding.NEAREST_EVEN, (1, ScalerState(8.0))]
+)
+def test_an_object_of_labkit_may_be_a_key(key: Any) -> None:
+    assert sent({key: 1.0}) == {sent(key): 1.0}
+
+
+def test_an_answer_with_a_state_as_a_key_is_wrong_and_no_error() -> None:
+    grade = check("scaling.advance", lambda state, found_inf, config: {state: 1})
+    assert grade.points == 0
+    assert "got        {ScalerState(scale=" in str(grade)
 
 
 class EqualToAll:

@@ -79,8 +79,7 @@ def test_a_file_has_the_tensors_of_each_step(recorded: Path) -> None:
     assert found.steps == 4
     assert len(found.sampled) == 4
     step = found.sampled[2]
-    kinds = list(dict.fromkeys(kind for kind, _ in step.sketches))
-    assert set(kinds) == {
+    assert {kind for kind, _ in step.sketches} == {
         "inputs",
         "activations",
         "activation gradients",

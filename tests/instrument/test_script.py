@@ -80,8 +80,9 @@ def test_a_watched_script_prints_the_same_digits(script, tmp_path):
     )
     command = [sys.executable, "-m", "labkit", "watch", "--every", "1", str(script), "5"]
     watched = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert alone.returncode == 7, alone.stderr
     assert watched.stdout.startswith(alone.stdout)
-    assert watched.returncode == alone.returncode
+    assert watched.returncode == 7, watched.stderr
     assert (tmp_path / "watch-report" / "report.html").is_file()
 
 

@@ -159,6 +159,38 @@ def test_two_taps_with_one_function_end_one_by_one() -> None:
     assert Counter().step() == 0
 
 
+class Speaker:
+    """A class with a method that taps change."""
+
+    def say(self) -> str:
+        return "word"
+
+
+def test_the_last_tap_is_outermost_and_stays_when_the_first_ends() -> None:
+    stacks = ExitStack(), ExitStack()
+    stacks[0].enter_context(tap(Speaker, "say", lambda say, speaker: f"({say(speaker)})"))
+    stacks[1].enter_context(tap(Speaker, "say", lambda say, speaker: f"[{say(speaker)}]"))
+    assert Speaker().say() == "[(word)]"
+    stacks[0].close()
+    assert Speaker().say() == "[word]"
+    stacks[1].close()
+    assert Speaker().say() == "word"
+
+
+def test_a_tap_that_fails_is_reported_and_its_method_is_called() -> None:
+    failures = []
+
+    def fails(say: Any, speaker: Speaker) -> str:
+        raise ValueError("planted")
+
+    def report(where: str, error: Exception) -> None:
+        failures.append(f"{where}: {error}")
+
+    with tap(Speaker, "say", fails, report):
+        assert Speaker().say() == "word"
+    assert failures == ["fails: planted"]
+
+
 def test_failure_of_a_listener_does_not_stop_others() -> None:
     failing, failures = recorder()
     other, events = recorder(BackwardBegins, OptimizerBegins)

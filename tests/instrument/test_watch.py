@@ -12,7 +12,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -174,7 +174,7 @@ def test_worked_example_of_a_watched_step():
     # 3 * 2^-30 is less than half an ulp of 1, so no update changes a weight.
     assert histograms["updates"].zeros == 2
     assert step.moves == {"weight": (1, 1)}
-    # A single step of FP32 weights with a tiny learning rate is no fault.
+    # A single step of FP32 weights with a tiny learning rate is not a fault.
     assert w.report().findings == ()
 
 
@@ -397,24 +397,37 @@ def test_a_step_that_has_only_begun_is_not_a_sampled_one() -> None:
 
 def test_two_watches_observe_the_same():
     model = Net()
-    first = watch(model, every=1)
-    second = watch(model, every=1)
-    # The first watch ends while the second is still open.
-    first.__enter__()
-    with second:
-        thread = threading.Thread(target=plain, args=(model, 2))
-        thread.start()
-        thread.join()
-        first.__exit__(None, None, None)
-        copied = copy.deepcopy(model)
-        loaded = pickle.loads(pickle.dumps(model))
-        plain(copied, 3)
+    stack_of_first = ExitStack()
+    first = stack_of_first.enter_context(watch(model, every=1))
+    with watch(model, every=1) as second:
+        plain(model, 2)
+        stack_of_first.close()
         plain(model, 1)
-    assert hooks_of_model(copied) == 0
-    assert hooks_of_model(loaded) == 0
     assert first.report().watched == second.report().watched[:2]
     assert first.report().steps == 2
     assert second.report().steps == 3
+
+
+def test_a_training_in_another_thread_is_observed():
+    model = Net()
+    with watch(model, every=1) as w:
+        thread = threading.Thread(target=plain, args=(model, 2))
+        thread.start()
+        thread.join()
+    assert w.report().steps == 2
+    assert set(w.report().watched[0].histograms) >= {"activations", "activation gradients"}
+
+
+def test_a_copy_of_a_watched_model_is_not_watched():
+    model = Net()
+    with watch(model, every=1) as w:
+        plain(model, 1)
+        copied = copy.deepcopy(model)
+        loaded = pickle.loads(pickle.dumps(model))
+        plain(copied, 3)
+    assert hooks_of_model(copied) == 0
+    assert hooks_of_model(loaded) == 0
+    assert w.report().steps == 1
 
 
 def test_a_report_in_the_middle_of_a_step_does_not_change() -> None:
@@ -527,7 +540,7 @@ def test_unusual_parameters_are_counted_and_replayed():
         assert report.unseen == (), name
         assert len(report.against_fp32) == 2, name
         if name == "FP64":
-            # The watch counts FP64 numbers in FP32; that is no cast of the model.
+            # The watch counts FP64 numbers in FP32, which is not a cast of the model.
             assert "casts in a step" not in str(report)
 
 

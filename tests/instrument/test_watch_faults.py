@@ -152,7 +152,7 @@ class SometimesNegated(nn.Module):
 
 @dataclass
 class Output:
-    """The output of a model, which is no pytree of torch."""
+    """The output of a model, which is not a pytree of torch."""
 
     loss: Tensor
     never_set: Tensor = field(init=False)
@@ -297,7 +297,7 @@ def test_finding_names_the_line_to_repair():
     def exploding(x):
         return (x * 1e4 + 100).exp()  # inf
 
-    for text, name, arguments in (
+    for code, name, arguments in (
         (
             "# too early",
             "clipped while scaled",
@@ -312,7 +312,7 @@ def test_finding_names_the_line_to_repair():
     ):
         _, report = train(**arguments)
         finding = next(f for f in report.findings if f.name == name)
-        assert finding.line == line_of(text), name
+        assert finding.line == line_of(code), name
         assert f"{finding.line}, step {finding.step}" in str(report)
         for text in (finding.line, name, "Repair."):
             assert text in report._repr_html_()

@@ -193,6 +193,12 @@ def test_another_distribution_with_a_package_labkit_is_named(tmp_path, monkeypat
     require(finding, Status.WARN, "`pip uninstall labkit`, then install the lab again")
 
 
+def test_an_import_that_ends_python_is_named_with_its_status(tmp_path, monkeypatch):
+    (tmp_path / "ends_python.py").write_text("import os\nos._exit(3)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert check.import_error("ends_python") == "Python exited with status 3 and no message"
+
+
 def extension(folder: Path, name: str, version: str) -> None:
     """Install a front end of JupyterLab into a folder of extensions."""
     (folder / name).mkdir(parents=True)
@@ -681,9 +687,10 @@ def test_cuda_without_a_gpu_is_refused(monkeypatch):
 @pytest.mark.parametrize(
     ("capability", "programs", "runs"),
     [
-        # A program of the same generation, and not of a later card.
+        # A program of the same generation, and not of a later card or an earlier generation.
         ((8, 6), ["sm_80"], True),
         ((8, 0), ["sm_86"], False),
+        ((8, 0), ["sm_75"], False),
         # A V100 before a torch for CUDA 13.
         ((7, 0), ["sm_75", "sm_80", "sm_90", "compute_120"], False),
         # The driver translates "compute_90" for cards that came later.
@@ -694,7 +701,16 @@ def test_cuda_without_a_gpu_is_refused(monkeypatch):
         # Torch does not say what it was built for.
         ((9, 0), [], True),
     ],
-    ids=["older", "newer", "V100", "translated", "suffix", "another card", "unknown"],
+    ids=[
+        "older",
+        "newer",
+        "another generation",
+        "V100",
+        "translated",
+        "suffix",
+        "another card",
+        "unknown",
+    ],
 )
 def test_a_gpu_runs_programs_by_nvidias_rules(capability, programs, runs):
     assert has_programs(capability, programs) == runs

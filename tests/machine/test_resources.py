@@ -16,15 +16,25 @@ from labkit.train import TASKS, train_grid
 GIB = 2**30
 
 
+@pytest.fixture
+def machine_of_64_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with 64 cores, all of which this process may use."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+
+
+@pytest.mark.usefixtures("machine_of_64_cores")
 def test_without_a_quota_a_container_has_all_cores(tmp_path: Path) -> None:
-    cores = usable_cores(cgroup=tmp_path)
+    assert usable_cores(cgroup=tmp_path) == 64
     (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert usable_cores(cgroup=tmp_path) == 64
+
+
+@pytest.mark.usefixtures("machine_of_64_cores")
+@pytest.mark.parametrize(("quota", "cores"), [(50_000, 1), (250_000, 2), (9_900_000, 64)])
+def test_a_quota_limits_the_cores_to_whole_ones(tmp_path: Path, quota: int, cores: int) -> None:
+    (tmp_path / "cpu.max").write_text(f"{quota} 100000\n")
     assert usable_cores(cgroup=tmp_path) == cores
-
-
-def test_a_quota_of_half_a_core_is_one_thread(tmp_path: Path) -> None:
-    (tmp_path / "cpu.max").write_text("50000 100000\n")
-    assert usable_cores(cgroup=tmp_path) == 1
 
 
 @pytest.fixture
@@ -35,15 +45,16 @@ def first_version(tmp_path: Path) -> Path:
     return tmp_path / "cpu"
 
 
+@pytest.mark.usefixtures("machine_of_64_cores")
 def test_the_quota_of_the_first_version_of_cgroups_counts(first_version: Path) -> None:
-    (first_version / "cpu.cfs_quota_us").write_text("100000\n")
-    assert usable_cores(cgroup=first_version.parent) == 1
+    (first_version / "cpu.cfs_quota_us").write_text("300000\n")
+    assert usable_cores(cgroup=first_version.parent) == 3
 
 
+@pytest.mark.usefixtures("machine_of_64_cores")
 def test_minus_one_is_not_a_quota_in_the_first_version(first_version: Path) -> None:
-    cores = usable_cores(cgroup=first_version.parent / "missing")
     (first_version / "cpu.cfs_quota_us").write_text("-1\n")
-    assert usable_cores(cgroup=first_version.parent) == cores
+    assert usable_cores(cgroup=first_version.parent) == 64
 
 
 reads_files = pytest.mark.skipif(
@@ -77,16 +88,23 @@ def test_available_memory_is_what_the_container_has_left(meminfo: Path, tmp_path
     assert available_memory(meminfo, tmp_path) == 2 * GIB - GIB // 2
 
 
+@reads_files
+def test_a_container_beyond_its_limit_has_no_memory_left(meminfo: Path, tmp_path: Path) -> None:
+    (tmp_path / "memory.max").write_text(f"{GIB}\n")
+    (tmp_path / "memory.current").write_text(f"{GIB + 4096}\n")
+    assert available_memory(meminfo, tmp_path) == 0
+
+
 # --- one count of cores ---
 
 
 @pytest.fixture
-def quota_of_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As in a container whose quota is one core, whatever the machine has."""
+def quota_of_one(
+    machine_of_64_cores: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A container on this machine whose quota is one core."""
     (tmp_path / "cpu.max").write_text("100000 100000\n")
     monkeypatch.setattr(resources, "usable_cores", lambda: usable_cores(tmp_path))
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
 
 
 @pytest.mark.usefixtures("quota_of_one")

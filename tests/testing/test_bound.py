@@ -2,7 +2,7 @@
 
 Operands are drawn of five kinds: ordinary, of all magnitudes, positive, cancelling, and with ties
 at the end of a large sum. Each sum is computed in the orders of `labkit.testing.orders`, in FP32
-also by numpy and torch, and compared with a sum of fractions. The quick tests compare about ten
+also by numpy and torch, and compared with a sum of fractions. The quick tests compare about thirty
 thousand sums, the slow one a million.
 """
 
@@ -167,7 +167,8 @@ every_arithmetic = pytest.mark.parametrize(
 def test_no_order_exceeds_the_bound(format: Format, how: Arithmetic, terms: int) -> None:
     compared, beyond = sums_beyond_the_bound(format, how, terms, 12, seed=0)
     assert beyond == []
-    assert compared > 20
+    # Each has four orders or more, and all of these sums have a finite bound.
+    assert compared >= 4 * len(KINDS) * 12
 
 
 @pytest.mark.slow
@@ -184,7 +185,7 @@ def test_no_order_exceeds_the_bound_in_a_million_sums(format: Format, how: Arith
         seed += 1
 
 
-# The IEEE arithmetics without a cut, and two of Tensor Cores.
+# The first five of IEEE, which cut nothing, and two of Tensor Cores.
 STORING = [*IEEE[:5], CARDS[0], CARDS[6]]
 
 

@@ -253,14 +253,20 @@ def test_the_command_refuses_wrong_content_of_a_file(
     assert message in capsys.readouterr().err
 
 
-def test_the_command_refuses_a_file_that_is_not_an_archive(tmp_path: Path) -> None:
+def test_the_command_refuses_a_file_that_is_not_an_archive(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "mine.npz"
     path.write_text("no archive")
     assert cli.main(["vectors", "--check", str(path)]) == 2
+    assert "expected an .npz file" in capsys.readouterr().err
 
 
-def test_the_command_refuses_a_missing_file_of_answers(tmp_path: Path) -> None:
+def test_the_command_refuses_a_missing_file_of_answers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["vectors", "--check", str(tmp_path / "missing.npz")]) == 2
+    assert "missing.npz" in capsys.readouterr().err
 
 
 def test_names_of_vectors_ignore_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,11 +346,12 @@ def test_the_plugin_hides_the_frames_of_the_package(output_of_the_plugin: str) -
     assert "def assert_explained" not in output_of_the_plugin
 
 
-LISTED = "test_kernel.py::test_wrong: cannot be rounding; "
+LISTED = "\ntest_kernel.py::test_wrong: cannot be rounding; "
 
 
-def test_the_plugin_lists_what_is_not_explained(output_of_the_plugin: str) -> None:
-    assert f"\n{LISTED}" in output_of_the_plugin
+def test_the_plugin_lists_unexplained_differences(output_of_the_plugin: str) -> None:
+    *_, summary = output_of_the_plugin.partition("differences that rounding does not explain")
+    assert LISTED in summary
 
 
 @pytest.mark.slow
@@ -353,16 +360,11 @@ def test_the_plugin_lists_the_failures_of_workers(tmp_path: Path) -> None:
     (tmp_path / "test_kernel.py").write_text(TEST, encoding="utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     output = run_pytest(tmp_path, "-p", "labkit.testing.plugin", "-n", "1")
-    assert f"\n{LISTED}" in output
+    assert LISTED in output
 
 
 def test_the_plugin_leaves_other_failures_as_they_are(output_of_the_plugin: str) -> None:
     assert "assert 1 == 2" in output_of_the_plugin
-
-
-def test_the_plugin_lists_unexplained_differences(output_of_the_plugin: str) -> None:
-    *_, summary = output_of_the_plugin.partition("differences that rounding does not explain")
-    assert "test_kernel.py::test_wrong: cannot be rounding; " in summary
 
 
 def outputs_on_the_page() -> list[str]:

@@ -51,6 +51,10 @@ class Instance:
     name: str
     fields: dict[str, object]
 
+    def __hash__(self) -> int:
+        # It may be a key of an answer, and a dict of fields has no hash.
+        return hash(self.name)
+
 
 @dataclass(frozen=True)
 class Opaque:
