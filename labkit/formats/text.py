@@ -114,7 +114,7 @@ def parse(
         if match is None:
             continue
         if kind == "code":
-            return _read_code(sign + compact, format)
+            return _read_code(sign + compact, format, grouped=compact != body)
         is_negative = sign == "-"
         if kind == "special":
             special = np.nan if match["name"] == "nan" else np.inf
@@ -236,17 +236,26 @@ def _exact(kind: str, parts: dict[str, str | None]) -> Fraction:
     return Fraction(parts["number"] or 1) * Fraction(2) ** power * Fraction(10) ** exponent
 
 
-def _read_code(text: str, format: Format) -> Reading:
+def _read_code(text: str, format: Format, grouped: bool) -> Reading:
+    """Read a code without blanks.
+
+    Args:
+        text: the code, maybe with a sign, which is refused.
+        format: the format of the code.
+        grouped: whether blanks separated its fields.
+    """
     if text[0] in "+-":
         raise ValueError(
             f"{text!r}: a code has no sign in front, its first bit is the sign. -1.0 in FP16 is "
             "0xbc00."
         )
     code = int(text, 0)
-    if code >= format.codes:
-        raise ValueError(
-            f"{text!r} has {code.bit_length()} bits; {format.name} codes have {format.bits}."
-        )
+    bits = code.bit_length()
+    # with one digit too many, fields that are written apart would be read as others
+    if grouped and text.startswith("0b"):
+        bits = max(bits, len(text.removeprefix("0b")))
+    if bits > format.bits:
+        raise ValueError(f"{text!r} has {bits} bits; {format.name} codes have {format.bits}.")
     value = float(decode(code, format))
     exact = Fraction(value) if np.isfinite(value) else None
     return Reading("code", exact, value, code)

@@ -271,6 +271,7 @@ def test_notations_of_numbers(text, notation, code):
         ("0b012", "is not a number"),
         ("0x13c00", "'0x13c00' has 17 bits; FP16 codes have 16"),
         ("0x10000", "'0x10000' has 17 bits; FP16 codes have 16"),
+        ("0b0 01111 00000000000", "'0b00111100000000000' has 17 bits; FP16 codes have 16"),
         ("-0x3c00", "a code has no sign in front"),
         ("1/0", "for infinity write inf"),
         ("1e999999999", "the exponent is beyond 5000"),

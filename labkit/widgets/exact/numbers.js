@@ -511,7 +511,7 @@ export function parse(text, format) {
   for (const [kind, shape] of SHAPES) {
     const groups = compact.match(shape);
     if (!groups) continue;
-    if (kind === "code") return readCode(sign, compact, format);
+    if (kind === "code") return readCode(sign, compact, format, compact !== body);
     if (kind === "special") return readSpecial(groups[1], negative, format);
     const size = READERS[kind](groups);
     const exact = { n: negative ? -size.n : size.n, d: size.d };
@@ -525,9 +525,10 @@ export function parse(text, format) {
  * @param {string} sign
  * @param {string} text
  * @param {Format} format
+ * @param {boolean} grouped whether blanks separated its fields
  * @returns {Reading}
  */
-function readCode(sign, text, format) {
+function readCode(sign, text, format, grouped) {
   if (sign) {
     throw new Error(
       `'${sign}${text}': a code has no sign in front, its first bit is the sign. ` +
@@ -535,10 +536,11 @@ function readCode(sign, text, format) {
     );
   }
   const code = BigInt(text);
-  if (code >> BigInt(format.bits)) {
-    throw new Error(
-      `'${text}' has ${bitLength(code)} bits; ${format.name} codes have ${format.bits}.`,
-    );
+  // With one digit too many, fields that are written apart would be read as others.
+  const digits = grouped && text.startsWith("0b") ? text.length - "0b".length : 0;
+  const bits = Math.max(bitLength(code), digits);
+  if (bits > format.bits) {
+    throw new Error(`'${text}' has ${bits} bits; ${format.name} codes have ${format.bits}.`);
   }
   const value = decode(code, format);
   return { kind: "code", exact: Number.isFinite(value) ? exactly(value) : null, value, code };
