@@ -49,9 +49,7 @@ print("every product is right")
     not BUILT_FOR_THIS, reason="THERE IS NO TRITON FOR THIS SYSTEM: our own GEMM kernel was not run"
 )
 def test_every_shape_and_layout_is_multiplied_right():
-    """FP16 only: the interpreter multiplies the bit patterns of BF16 numbers as if they were whole
-    ones (3.7.1).
-    """
+    """FP16 only: Triton's interpreter (3.7.1) multiplies the codes of BF16 numbers as integers."""
     command = [sys.executable, "-c", PROGRAM]
     here = Path(__file__).parents[2]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}

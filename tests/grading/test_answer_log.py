@@ -131,14 +131,15 @@ def test_a_cell_with_other_work_is_left_alone(ask, folder: Path) -> None:
     restore_answers(folder)
     before = (folder / "00_start.ipynb").read_bytes()
     append_answer(folder / NAME, "exercise", "start.smallest", "another", points=2, out_of=2)
-    (said,) = restore_answers(folder)
-    assert said.startswith("start.smallest: left alone: the cell holds work")
+    (sentence,) = restore_answers(folder)
+    assert sentence.startswith("start.smallest: left alone: the cell holds work")
     assert (folder / "00_start.ipynb").read_bytes() == before
 
 
 def test_a_starter_is_not_work_and_what_was_begun_in_it_is() -> None:
-    """Half an answer, a helper or a comment is not overwritten, even if the starter's last line is
-    still there.
+    """Half an answer, a helper or a comment is not overwritten.
+
+    The starter's last line is still there.
     """
     line = "    raise NotImplementedError("
     for lesson in {exercise.lesson for exercise in EXERCISES.values()}:
@@ -251,16 +252,16 @@ def test_an_answer_outlives_a_kernel_that_is_killed(folder: Path) -> None:
     longest = 120 * slowness()
     manager, client = start_new_kernel(cwd=str(folder), startup_timeout=longest)
     try:
-        said: list[str] = []
+        messages: list[str] = []
         for cell in (f"from labkit.grading import check\n{RIGHT}", f"{CHECK}.points"):
             client.execute_interactive(
-                cell, timeout=longest, output_hook=lambda message: said.append(str(message))
+                cell, timeout=longest, output_hook=lambda message: messages.append(str(message))
             )
         os.kill(manager.provisioner.process.pid, signal.SIGKILL)
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
-    assert "'text/plain': '2'" in "".join(said)
+    assert "'text/plain': '2'" in "".join(messages)
     (kept,) = logged_answers(folder)["start.smallest"]
     assert kept.source == f"{RIGHT}\n\n{CHECK}.points"
     assert restore_answers(folder) == [
@@ -273,10 +274,10 @@ def test_an_answer_outlives_a_kernel_that_is_killed(folder: Path) -> None:
 
 def test_hints_come_one_by_one(tmp_path: Path) -> None:
     journal = tmp_path / "answers.jsonl"
-    said = [hint("scaling.advance", journal) for _ in range(4)]
-    assert [one.step for one in said] == [1, 2, 3, 3]
-    assert len({one.text for one in said}) == 3
-    assert str(said[0]).startswith("Hint 1 of 3: There are three cases")
+    hints = [hint("scaling.advance", journal) for _ in range(4)]
+    assert [one.step for one in hints] == [1, 2, 3, 3]
+    assert len({one.text for one in hints}) == 3
+    assert str(hints[0]).startswith("Hint 1 of 3: There are three cases")
 
 
 def test_the_journal_counts_the_hints_of_each_exercise(tmp_path: Path) -> None:

@@ -38,9 +38,9 @@ def raises(error: BaseException) -> Any:
 
 
 def test_a_right_answer_names_what_follows() -> None:
-    said = str(check("scaling.advance", solved))
-    assert said.count("✓ pass") == 5
-    assert said.endswith(
+    text = str(check("scaling.advance", solved))
+    assert text.count("✓ pass") == 5
+    assert text.endswith(
         "Solved. 5 of 5 checks pass: 8 of 8 points. Grading repeats them on further cases."
     )
     case_set = grading_cases(ADVANCE, 0)
@@ -53,26 +53,26 @@ def test_wrong_answer_sees_a_counter_example() -> None:
     assert grade.points == 3
     assert grade.out_of == 8
     assert "known mistake: grows one step late" in grade.reason
-    said = str(grade)
-    assert said.endswith("2 of 5 checks pass: 3 of 8 points.")
+    text = str(grade)
+    assert text.endswith("2 of 5 checks pass: 3 of 8 points.")
     assert (
         "✗ fail  the clean step that completes the interval grows the scale  (0 of 2 points)"
-        in said
+        in text
     )
-    assert "found_inf  False" in said
-    assert "differs    .scale: expected" in said
+    assert "found_inf  False" in text
+    assert "differs    .scale: expected" in text
     assert (
-        "A known mistake (grows one step late): this is what comparing the tracker before" in said
+        "A known mistake (grows one step late): this is what comparing the tracker before" in text
     )
-    assert said.count("✗ fail") == 3
-    assert said.count("found_inf  ") == 3
-    assert said.count("differs") == 3
+    assert text.count("✗ fail") == 3
+    assert text.count("found_inf  ") == 3
+    assert text.count("differs") == 3
 
 
 def test_a_wrong_diagnosis_is_shown_once() -> None:
-    said = str(check("clinic.clip", lambda model, batches: ([], ("backward", 1.0))))
-    assert said.count("the diagnosis fits the run") == 1
-    assert said.count("('backward', 1) does not fit") == 1
+    text = str(check("clinic.clip", lambda model, batches: ([], ("backward", 1.0))))
+    assert text.count("the diagnosis fits the run") == 1
+    assert text.count("('backward', 1) does not fit") == 1
 
 
 def test_a_second_failed_check_names_the_hints(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,8 +92,9 @@ def test_a_second_failed_check_names_the_hints(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_answer_right_in_the_notebook_alone_earns_nothing() -> None:
-    """An answer that looks the notebook's calls up in a table fails all checks at grading. So does
-    one that is wrong on the notebook's calls alone, since grading repeats these.
+    """An answer that looks the notebook's calls up in a table fails all checks at grading.
+
+    So does one that is wrong on the notebook's calls alone, since grading repeats these.
     """
     known = [case for cases in visible_cases(ADVANCE).cases for case in cases]
     for in_the_notebook, points, seeds in ((True, 8, (12345,)), (False, 0, range(3))):
@@ -233,8 +234,9 @@ def test_answers_that_do_not_fit_the_cases_are_refused() -> None:
 
 
 def test_judgements_take_turns_for_they_share_torchs_generator() -> None:
-    """Judging some exercises seeds torch's generator and draws from it. With two at a time, the
-    numbers drawn would be others, and a right answer could fail.
+    """Two judgements at a time would draw each other's random numbers.
+
+    Judging some exercises seeds torch's generator and draws from it, so a right answer could fail.
     """
     both = threading.Barrier(2)
     calls = []
@@ -322,9 +324,9 @@ def test_a_part_that_is_still_the_starter_is_open_not_wrong() -> None:
             raise NotImplementedError("your code goes here")
         return solved(state, found_inf, config)
 
-    said = str(check("scaling.advance", half))
-    assert "○ open  inf or NaN backs off" in said
-    assert "not yet answered: the cell still raises NotImplementedError" in said
+    text = str(check("scaling.advance", half))
+    assert "○ open  inf or NaN backs off" in text
+    assert "not yet answered: the cell still raises NotImplementedError" in text
 
 
 def test_the_first_counter_example_is_open_and_the_others_folded() -> None:

@@ -67,9 +67,7 @@ def test_an_exercise_is_complete() -> None:
 
 
 def not_caught(exercise: Exercise, *seeds: int) -> list[str]:
-    """Return the known mistakes that earn full marks with one of these seeds, or that are not
-    recognized as themselves.
-    """
+    """Return the known mistakes that earn full marks with one of these seeds, or are unknown."""
     found = []
     for case_set in (grading_cases(exercise, seed) for seed in seeds):
         for mistake in exercise.mistakes:
@@ -102,9 +100,10 @@ def test_every_mistake_is_called_by_name_with_other_seeds(exercise: Exercise) ->
 
 
 def test_a_coin_passes_less_than_once_in_a_thousand_gradings() -> None:
-    """A learner may draw each answer at random from all answers that are right for some case. With
-    n cases and k different answers, this passes with a probability of about k^-n, which must be
-    below 1/1000. So a constant answer fails, too.
+    """Answers drawn at random fail, and so does a constant answer.
+
+    A learner may draw each answer from all that are right for some case. With n cases and k
+    different answers, this passes with a probability of about k^-n, which must be below 1/1000.
     """
     for exercise in CHECKED:
         right = [
@@ -116,8 +115,9 @@ def test_a_coin_passes_less_than_once_in_a_thousand_gradings() -> None:
 
 
 def test_what_is_learnt_by_heart_does_not_pass() -> None:
-    """An answer that looks the notebook's calls up in a table, and gives the table's first answer
-    to all other calls, fails at grading.
+    """An answer that looks the notebook's calls up in a table fails at grading.
+
+    To all other calls it gives the table's first answer.
     """
     for exercise in CHECKED:
         shown, day = (

@@ -50,9 +50,9 @@ def as_it_came(name: str) -> Treatment:
 
 def diagnosis(name: str) -> tuple[str, Any]:
     """Return what the reference says."""
-    said = treat(name, EXERCISES[f"clinic.{name}"].reference, steps=2).diagnosis
-    assert isinstance(said, tuple)
-    return said
+    diagnosis = treat(name, EXERCISES[f"clinic.{name}"].reference, steps=2).diagnosis
+    assert isinstance(diagnosis, tuple)
+    return diagnosis
 
 
 def test_a_treatment_runs_on_one_thread_and_restores_the_count(
@@ -117,9 +117,9 @@ def test_other_diagnoses_are_what_their_runs_show() -> None:
     assert diagnosis("penalty")[1] == (2.0**16) ** 2
 
 
-def judged_diagnosis(right: tuple[str, Any], said: object) -> Any:
+def judged_diagnosis(right: tuple[str, Any], diagnosis: object) -> Any:
     """Return the outcome of a diagnosis, among the place of the right one and the loss."""
-    answer = Instance("Treatment", {"diagnosis": said})
+    answer = Instance("Treatment", {"diagnosis": diagnosis})
     return diagnoses.Diagnosed(right, (right[0], "loss"))(answer, (0, 2))
 
 
@@ -148,7 +148,7 @@ def test_a_malformed_diagnosis_names_the_places(malformed: object) -> None:
 
 def test_a_wrong_diagnosis_does_not_say_which_part_is_wrong() -> None:
     wrong = (("log", 1.0), ("loss", 0.0), ("loss", 1.0))
-    outcomes = [judged_diagnosis(("log", 0.0), said) for said in wrong]
+    outcomes = [judged_diagnosis(("log", 0.0), diagnosis) for diagnosis in wrong]
     assert not any(outcome.passed for outcome in outcomes)
     assert len({outcome.says.partition(" does not fit")[2] for outcome in outcomes}) == 1
 
@@ -248,8 +248,10 @@ def test_a_schedule_falls_in_a_line() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_noise_of_steps_tells_the_format(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The noise of a step is the rounding of its format. BF16 has three bits less than FP16, so its
-    noise is about 2^3 times as large; a factor between 3 and 16 is accepted.
+    """The noise of a step is the rounding of its format.
+
+    BF16 has three bits less than FP16, so its noise is about 2^3 times as large; a factor between 3
+    and 16 is accepted.
     """
     exercise = EXERCISES[f"clinic.{name}"]
     in_fp32 = next(known.answer for known in exercise.mistakes if known.name == "all in FP32")

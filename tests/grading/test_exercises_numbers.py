@@ -1,5 +1,6 @@
-"""The exercises of lessons 01 to 04: their references against numpy, ml_dtypes, gfloat, decimal
-numbers and torch.
+"""The exercises of lessons 01 to 04: their references against oracles from outside.
+
+The oracles are numpy, ml_dtypes, gfloat, decimal numbers and torch.
 """
 
 import dataclasses
@@ -113,8 +114,10 @@ def test_nearest_even_is_numpys_float16() -> None:
 
 
 def test_smallest_update_moves_and_the_one_below_does_not() -> None:
-    """The additions are computed with integers. A rounded sum never falls when a term grows, so it
-    is enough to try the answer and the number below it.
+    """The additions are computed with integers.
+
+    A rounded sum never falls when a term grows, so it is enough to try the answer and the number
+    below it.
     """
     for (weight,) in cases("rounding.smallest_update"):
         update = float(reference("rounding.smallest_update")(weight))

@@ -227,8 +227,9 @@ def test_the_repaired_scaler_is_torchs_where_torchs_is_sound() -> None:
 
 
 def test_the_ordered_loop_is_a_plain_torch_training_step() -> None:
-    """A linear model with SGD, accumulation and clipping in FP32 gives the same weights, except for
-    the rounding of gradients to FP16.
+    """A linear model with SGD, accumulation and clipping has the weights of FP32.
+
+    They differ only by the rounding of gradients to FP16.
     """
     for (loop,) in cases("scaling.order"):
         weight = torch.nn.Parameter(loop.master_weight.clone())

@@ -306,12 +306,12 @@ def out(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     try:
         deep(folder, "deep")
-        with redirect_stderr(io.StringIO()) as said:
+        with redirect_stderr(io.StringIO()) as printed:
             graded(folder, out, *options, "--due", "2026-11-30")
     finally:
         # It is nested too deeply for pytest and shutil to remove.
         subprocess.run(["rm", "-rf", folder / "deep"], check=True)
-    put(out / "said.txt", said.getvalue())
+    put(out / "printed.txt", printed.getvalue())
     return out
 
 
@@ -355,12 +355,12 @@ def test_notes_are_passed_over_and_a_missing_lesson_is_not(marks: Lines, out: Pa
         name: {marks[name, id]["notebook"] for id in ALL} for name in ("Ada Lovelace", "notes")
     }
     assert notebooks == {"Ada Lovelace": {NOTEBOOK}, "notes": {"my notes.ipynb"}}
-    said = (out / "said.txt").read_text(encoding="utf-8")
+    printed = (out / "printed.txt").read_text(encoding="utf-8")
     assert any(
         "ignored, as" in line and "Ada Lovelace, my notes.ipynb" in line
-        for line in said.splitlines()
+        for line in printed.splitlines()
     )
-    assert "--seed 3 repeats it" in said
+    assert "--seed 3 repeats it" in printed
 
 
 def test_only_a_file_that_two_learners_share_is_reported(folder: Path) -> None:

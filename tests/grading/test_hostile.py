@@ -129,8 +129,9 @@ def test_the_end_of_a_process_has_a_sentence(status: int | None, note: str) -> N
 def test_what_is_named_by_a_relative_path_is_tried_where_it_lies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in `labkit grade . --csv grades.csv`. The probe has another working directory, in which
-    relative paths would name other files.
+    """Paths are relative, as in `labkit grade . --csv grades.csv`.
+
+    The probe has another working directory, in which they would name other files.
     """
     monkeypatch.chdir(tmp_path)
     Path("ada.ipynb").write_text("{}")
@@ -327,8 +328,9 @@ def of_class(tmp_path: Path, answers: dict[str, str], *options: str) -> dict[str
     reason="the system does not tell what processes share",
 )
 def test_memory_is_that_of_the_whole_submission(tmp_path: Path) -> None:
-    """Eight processes of 150 MiB are too much for 300 MiB together; eight that share 60 MiB are
-    not.
+    """Eight processes of 150 MiB are too much for 300 MiB together.
+
+    Eight that share 60 MiB are not.
     """
     forks = RIGHT.replace("my_advance", "right") + FORKS
     answers = {"hog": forks.replace("EACH", "150"), "sharer": forks.replace("EACH", "1")}

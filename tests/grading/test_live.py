@@ -61,19 +61,19 @@ def lesson_of(number: str) -> Lesson:
 def in_a_page(number: str, sources: dict[str, list[str]]) -> dict[str, list[Any]]:
     """Return what a page shows of each answer to an exercise, by its id."""
     notebook = learners_notebook(lesson_of(number))
-    asked = [
+    questions = [
         (live(number)[id], notebook, source)
         for id, answers in sources.items()
         for source in answers
     ]
-    shown = iter(shown_of(asked))
+    shown = iter(shown_of(questions))
     return {id: [next(shown) for _ in answers] for id, answers in sources.items()}
 
 
-def shown_of(asked: list[tuple[Any, ...]]) -> list[list[Any]]:
+def shown_of(questions: list[tuple[Any, ...]]) -> list[list[Any]]:
     """Return what a page shows of each answer, given as (form, notebook, source of the answer)."""
     run = subprocess.run(
-        [sys.executable, "-c", WITHOUT], input=json.dumps(asked), capture_output=True, text=True
+        [sys.executable, "-c", WITHOUT], input=json.dumps(questions), capture_output=True, text=True
     )
     assert run.returncode == 0, run.stderr
     shown: list[list[Any]] = json.loads(run.stdout)

@@ -131,8 +131,9 @@ def test_what_stops_in_the_call_is_a_failure_and_not_trained() -> None:
     ],
 )
 def test_failing_run_fails_and_the_reference_does_not(task: str) -> None:
-    """As at grading, the metric is the mean over two seeds. The margins leave room for the rounding
-    of other machines.
+    """As at grading, the metric is the mean over two seeds.
+
+    The margins leave room for the rounding of other machines.
     """
     recipe = EXERCISES[f"project.{task}"].reference(VISIBLE)
     assert isinstance(recipe, Recipe)
@@ -288,9 +289,9 @@ def no_results() -> Iterator[None]:
     runs.RESULTS.update(stored)
 
 
-def train(runner: object, *asked: Key) -> None:
+def train(runner: object, *keys: Key) -> None:
     trainings = Trainings(runner)
-    trainings._missing |= dict.fromkeys(asked, TRAINED)
+    trainings._missing |= dict.fromkeys(keys, TRAINED)
     with ThreadPoolExecutor(1) as pool:
         trainings.run(pool, lambda line: None)
 

@@ -1,6 +1,4 @@
-"""Histograms of exponents, fates of numbers in a format, and probes, against numpy's frexp and
-FP16.
-"""
+"""Histograms of exponents, fates of numbers, and probes, against numpy's frexp and FP16."""
 
 import math
 from dataclasses import replace
