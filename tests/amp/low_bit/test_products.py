@@ -465,7 +465,9 @@ def test_a_first_gradient_of_any_size_gives_a_unit_scale() -> None:
             engine.backward(loss)
             assert engine.step().found_inf == (broken != 1.0), (factor, broken)
         # all numbers of the gradient are `factor`, and the layer has a width of 16
-        assert engine.products.memory.loss_size == pytest.approx(4 * factor), factor
+        assert engine.products.memory.loss_size == pytest.approx(4 * factor, rel=1e-6, abs=0), (
+            factor
+        )
 
 
 def test_a_recurrent_layer_computes_on_rounded_operands() -> None:
