@@ -109,11 +109,13 @@ def test_o2_is_bit_equal_to_a_plain_loop() -> None:
                 m.grad = g
             optimizer.step()
             clean += 1
-            scale, clean = (scale * 2, 0) if clean == 2 else (scale, clean)
+            if clean == 2:
+                scale *= 2
+                clean = 0
         else:
-            scale = scale / 2
+            scale /= 2
             clean = 0
-            skipped = skipped + 1
+            skipped += 1
 
         engine.zero_grad()
         ours = loss_of(engine, step)
@@ -279,15 +281,14 @@ def test_sparse_gradients_of_two_losses_are_clipped() -> None:
 
 
 def test_clipping_of_scaled_gradients_is_refused() -> None:
+    def clip_in_place(engine: Engine) -> None:
+        nn.utils.clip_grad_norm_(engine.model.parameters(), 1.0)
+
     def replace_gradients(engine: Engine) -> None:
         for p in engine.model.parameters():
             p.grad = p.grad.clamp(-1, 1)
 
     engine = Engine(net(), SGD, STATIC_SCALE)
-
-    def clip_in_place(engine: Engine) -> None:
-        nn.utils.clip_grad_norm_(engine.model.parameters(), 1.0)
-
     for clip in (clip_in_place, replace_gradients):
         engine.backward(loss_of(engine, 0))
         clip(engine)
@@ -610,7 +611,7 @@ def test_an_engine_takes_the_name_of_a_recipe() -> None:
     assert Engine(net(), SGD, "O2").recipe is RECIPES["O2"]
 
 
-def test_a_loss_without_a_graph_or_of_two_elements_is_refused() -> None:
+def test_a_loss_without_a_graph_or_of_four_elements_is_refused() -> None:
     engine = Engine(net(), SGD, O2)
     for loss, error, expected in (
         (3.0, TypeError, r"got 3.0, which has no graph. Leave out .item\(\)"),
@@ -672,13 +673,18 @@ def test_a_loss_in_fp32_or_bf16_costs_no_step() -> None:
 
 
 def test_fp32_opens_no_mode() -> None:
-    engine = Engine(nn.Linear(2, 2), partial(torch.optim.SGD, lr=0.1), RECIPES["FP32"])
+    engine = Engine(nn.Linear(2, 2), SGD, RECIPES["FP32"])
     with engine.forward():
         assert open_modes() == ()
-    # An outer region of autocast is suspended.
+    # A copy of the recipe is as plain as the recipe itself.
+    with copy.deepcopy(RECIPES["FP32"]).forward("cpu"):
+        assert open_modes() == ()
+
+
+def test_fp32_suspends_an_outer_region_of_autocast() -> None:
+    engine = Engine(nn.Linear(2, 2), SGD, RECIPES["FP32"])
     with autocast(), engine.forward():
         assert engine.model(torch.ones(1, 2)).dtype == torch.float32
-    assert copy.deepcopy(RECIPES["FP32"]).forward("cpu").__class__ is nullcontext
 
 
 class ConvertedOutput(nn.Linear):

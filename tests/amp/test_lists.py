@@ -52,7 +52,7 @@ def rules_of_the_header() -> dict[str, Rule]:
     text = HEADER.read_text()
     rules: dict[str, Rule] = {}
     for macro, rule in MACROS.items():
-        # The definition of a macro goes on while its lines end with a backslash.
+        # The definition of a macro continues while its lines end with a backslash.
         (body,) = re.findall(rf"#define {macro}\(_\)((?:.*\\\n)*.*)", text)
         # An entry is _(name), _(ADD_NS(name), ...) or _(name, overload).
         names = re.findall(r"_\(\s*(?:ADD_NS\()?(\w+)", body)

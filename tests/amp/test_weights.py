@@ -181,7 +181,7 @@ class CheckedAdam(torch.optim.Adam):
         super().add_param_group(param_group)
 
 
-def test_groups_of_another_type_are_refused_in_words() -> None:
+def test_groups_of_another_type_are_refused() -> None:
     model = nn.Linear(2, 2)
     for groups, message in (
         (3, "groups: expected an Iterable, got 3"),
