@@ -813,7 +813,7 @@ def test_a_fit_that_raises_leaves_no_autocast_and_no_fp16(way):
     getattr(learn, way)()
     learn.fit(1, cbs=Callback(after_pred=cancel_batch))
     assert current() is None
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="in a callback"):
         learn.fit(1, cbs=Callback(after_pred=fail))
     assert current() is None
     assert {p.dtype for p in learn.model.parameters()} == {torch.float32}
