@@ -79,9 +79,10 @@ VERDICTS = [
     # test, but the first one, equivalence within the margin, takes precedence.
     ([0.7, 0.7, 0.7], [0.695, 0.695, 0.695], {}, "as good"),
     ([0.7, 0.7, 0.7], [0.695, 0.695, 0.695], {"margin": 0.004}, "worse"),
-    # Broken runs, even with the same metric; and NaN is the worst one.
+    # Broken runs, even with the same metric; and NaN and inf are the worst ones.
     ([0.7, 0.7, 0.7], [0.7, 0.7, 0.7], {"loss": math.nan}, "cannot tell"),
     ([0.7, 0.7, 0.71], [math.nan] * 3, {"loss": math.nan}, "worse"),
+    ([0.7, 0.7, 0.71], [math.inf, math.nan, -math.inf], {}, "worse"),
     ([0.50, 0.51, 0.50], [0.70, 0.71, 0.71], {}, "better"),
     ([0.7], [0.1], {}, "one seed"),
 ]
