@@ -256,7 +256,7 @@ def test_registered_python_function_keeps_its_name_and_docstring() -> None:
         assert registered.__doc__ == "Return the first tensor, scaled."
 
 
-def test_a_registered_object_is_called_whatever_its_attributes_are() -> None:
+def test_attributes_of_a_registered_object_do_not_change_its_calls() -> None:
     class Doubled:
         """A decorator, as many are written."""
 

@@ -589,7 +589,7 @@ class Attention(nn.Module):
 
 
 class Fourier(nn.Module):
-    """A filter in frequencies, of a length that is no power of two, with real parameters for
+    """A filter in frequencies, of a length that is not a power of two, with real parameters for
     complex weights.
     """
 
