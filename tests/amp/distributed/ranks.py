@@ -105,8 +105,7 @@ def case(function: Callable[[], Any]) -> Callable[[], Any]:
     return function
 
 
-# --- what the cases share: a network whose arithmetic is exact, so that the order of a sum does not
-# matter
+# --- a network that the cases share: its arithmetic is exact, so the order of a sum does not matter
 
 
 def halves(*shape: int, seed: int) -> Tensor:
@@ -420,7 +419,6 @@ def long_run() -> Any:
 OF_PARAMETERS = ("weights", "weight gradients", "updates")
 
 
-@case
 def watched() -> Any:
     """Watch two steps of the exact network, trained by engines and by loops of plain torch."""
     found: dict[Any, Any] = {}
