@@ -49,7 +49,7 @@ MACROS = {
 
 def rules_of_the_header() -> dict[str, Rule]:
     """Return {operation: its list} as torch's header states them."""
-    text = HEADER.read_text()
+    text = HEADER.read_text(encoding="utf-8")
     rules: dict[str, Rule] = {}
     for macro, rule in MACROS.items():
         # The definition of a macro continues while its lines end with a backslash.

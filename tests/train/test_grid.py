@@ -71,14 +71,16 @@ train_grid(task, [RECIPES["FP32"]], range(1000), Path(sys.argv[1]), workers=int(
 """
 
 
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="the test kills a group of processes")
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_a_killed_grid_keeps_its_finished_runs(tmp_path: Path, workers: str) -> None:
     command = [sys.executable, "-c", GRID_SCRIPT, str(tmp_path), workers]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    assert child.stdout is not None
-    done = [int(child.stdout.readline()) for _ in range(3)]
-    child.kill()
-    child.wait()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as child:
+        assert child.stdout is not None
+        done = [int(child.stdout.readline()) for _ in range(3)]
+        child.kill()
     with contextlib.suppress(ProcessLookupError):
         # Its workers would run until they notice that their parent has ended.
         os.killpg(child.pid, signal.SIGKILL)
