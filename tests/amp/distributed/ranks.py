@@ -49,7 +49,7 @@ def start(name: str, world: int, folder: Path, **environment: str) -> list[BaseP
     """Start a process for each rank of a case."""
     # Windows has no fork server.
     has_forkserver = "forkserver" in multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("forkserver" if has_forkserver else "spawn")
+    context: Any = multiprocessing.get_context("forkserver" if has_forkserver else "spawn")
     context.set_forkserver_preload([__name__])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
