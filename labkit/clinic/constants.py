@@ -227,7 +227,7 @@ class _Reader(ast.NodeVisitor):
         if number is None or not misfit(number):
             return
         is_sum = isinstance(node.op, ast.Add | ast.Sub)
-        is_mask = isinstance(node.op, ast.Mult) and number < 0
+        is_mask = isinstance(node.op, ast.Mult) and number < -FP16.max
         if is_sum or is_mask:
             self.found.append((node, number))
 
@@ -327,7 +327,8 @@ def _plain(thing: Any) -> Any:
         return type(thing)
     if isinstance(thing, FunctionType | type):
         return thing
-    return None
+    # an object with a method __call__
+    return type(thing) if callable(thing) else None
 
 
 def _is_user_code(thing: Any) -> bool:

@@ -153,8 +153,8 @@ class Comparison:
                 f"on {self.task}, {recipe} has no seed in common with {self.reference}: run both "
                 "on the same seeds"
             )
-        metrics = [_nan_to_zero(record.metric) for record in runs]
-        reference_metrics = [_nan_to_zero(reference[record.seed]) for record in runs]
+        metrics = [_finite_or_worst(record.metric) for record in runs]
+        reference_metrics = [_finite_or_worst(reference[record.seed]) for record in runs]
         differences = [a - b for a, b in zip(metrics, reference_metrics, strict=True)]
         return Difference(
             recipe=recipe,
@@ -267,9 +267,9 @@ def _shorten(names: tuple[str, ...], limit: int = 3) -> str:
     return text
 
 
-def _nan_to_zero(metric: float) -> float:
+def _finite_or_worst(metric: float) -> float:
     # 0 is the worst value of every task's metric
-    return 0.0 if math.isnan(metric) else metric
+    return metric if math.isfinite(metric) else 0.0
 
 
 def _half_width(differences: list[float], t: tuple[float, ...]) -> float:

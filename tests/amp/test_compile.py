@@ -115,7 +115,7 @@ def compiled_step(model: nn.Module, region: Region) -> tuple[Graphs, list[Tensor
     graphs = Graphs()
     model = copy.deepcopy(model)
     call = torch.compile(model, backend=graphs)
-    step(call, copy.deepcopy(model), region)
+    step(call, model, region)
     return graphs, step(call, model, region)
 
 

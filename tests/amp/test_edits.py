@@ -162,7 +162,7 @@ def test_weight_of_another_shape_is_refused_by_name() -> None:
         engine.forward()
 
 
-# One element, a few, a power of two, and a large size that is no multiple of a block or a vector.
+# One element, a few, a power of two, and a large size that no block or vector divides.
 CHECKSUM_SIZES = (1, 5, 4096, 100_003)
 
 

@@ -7,9 +7,9 @@ import copy
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -76,23 +76,36 @@ def unchanged(before: list[Tensor], after: Iterable[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
-def test_o2_is_bit_equal_to_a_plain_loop() -> None:
-    """The loop keeps weights and activations in FP16; norms, sums, masters and Adam in FP32. Its
-    dynamic scale is so large that it overflows.
-    """
-    recipe = replace(O2, scaler=ScalerConfig(init_scale=2.0**18, growth_interval=2))
-    engine = Engine(net(), ADAM, recipe)
+@dataclass(frozen=True)
+class PlainStep:
+    """A step of `o2_in_plain_torch`.
 
-    plain = net()
-    masters = [p.detach() for p in plain.parameters()]
+    Attributes:
+        loss: The loss.
+        skipped: Whether a gradient was inf or NaN.
+        scale: The loss scale after the step.
+        masters: The FP32 weights after the step.
+    """
+
+    loss: float
+    skipped: bool
+    scale: float
+    masters: list[Tensor]
+
+
+def o2_in_plain_torch(steps: int) -> Iterator[PlainStep]:
+    """Train `net` with weights and activations in FP16; norms, sums, masters and Adam in FP32.
+
+    The dynamic scale grows after two clean steps, from 2^18, at which gradients overflow.
+    """
+    masters = [p.detach() for p in net().parameters()]
     # Parameters 2 and 3 are those of the norm, which stays in FP32.
     masters = [m if i in (2, 3) else m.half().float() for i, m in enumerate(masters)]
     masters = [m.clone().requires_grad_() for m in masters]
     optimizer = torch.optim.Adam(masters, lr=1e-2)
     scale = 2.0**18
     clean = 0
-    skipped = 0
-    for step in range(40):
+    for step in range(steps):
         inputs, targets = batch(step)
         w1, b1, gain, shift, w2, b2 = copies = [
             (m.detach().clone() if i in (2, 3) else m.detach().half()).requires_grad_()
@@ -104,25 +117,35 @@ def test_o2_is_bit_equal_to_a_plain_loop() -> None:
         loss = F.cross_entropy(x.float(), targets)
         (loss * scale).backward()
         gradients = [c.grad.float() / scale for c in copies]
-        if all(g.isfinite().all() for g in gradients):
+        skipped = not all(g.isfinite().all() for g in gradients)
+        if skipped:
+            scale /= 2
+            clean = 0
+        else:
             for m, g in zip(masters, gradients, strict=True):
                 m.grad = g
             optimizer.step()
             clean += 1
-            scale, clean = (scale * 2, 0) if clean == 2 else (scale, clean)
-        else:
-            scale = scale / 2
-            clean = 0
-            skipped = skipped + 1
+            if clean == 2:
+                scale *= 2
+                clean = 0
+        yield PlainStep(loss.item(), skipped, scale, masters)
 
+
+def test_o2_is_bit_equal_to_a_plain_loop() -> None:
+    recipe = replace(O2, scaler=ScalerConfig(init_scale=2.0**18, growth_interval=2))
+    engine = Engine(net(), ADAM, recipe)
+    skipped = 0
+    for number, plain in enumerate(o2_in_plain_torch(40)):
         engine.zero_grad()
-        ours = loss_of(engine, step)
-        engine.backward(ours)
-        engine.step()
-        assert ours.item() == loss.item()
-        assert engine.scaler.scale == scale
-        for a, b in zip(engine.weights.master_weights, masters, strict=True):
-            assert torch.equal(a, b)
+        loss = loss_of(engine, number)
+        engine.backward(loss)
+        report = engine.step()
+        assert loss.item() == plain.loss
+        assert report.stepped is not plain.skipped
+        assert engine.scaler.scale == plain.scale
+        assert unchanged(plain.masters, engine.weights.master_weights)
+        skipped += plain.skipped
     # Enough steps are skipped to test the scale, and enough are taken to test the updates.
     assert 5 < skipped < 20
 
@@ -279,15 +302,14 @@ def test_sparse_gradients_of_two_losses_are_clipped() -> None:
 
 
 def test_clipping_of_scaled_gradients_is_refused() -> None:
+    def clip_in_place(engine: Engine) -> None:
+        nn.utils.clip_grad_norm_(engine.model.parameters(), 1.0)
+
     def replace_gradients(engine: Engine) -> None:
         for p in engine.model.parameters():
             p.grad = p.grad.clamp(-1, 1)
 
     engine = Engine(net(), SGD, STATIC_SCALE)
-
-    def clip_in_place(engine: Engine) -> None:
-        nn.utils.clip_grad_norm_(engine.model.parameters(), 1.0)
-
     for clip in (clip_in_place, replace_gradients):
         engine.backward(loss_of(engine, 0))
         clip(engine)
@@ -610,7 +632,7 @@ def test_an_engine_takes_the_name_of_a_recipe() -> None:
     assert Engine(net(), SGD, "O2").recipe is RECIPES["O2"]
 
 
-def test_a_loss_without_a_graph_or_of_two_elements_is_refused() -> None:
+def test_a_loss_without_a_graph_or_of_four_elements_is_refused() -> None:
     engine = Engine(net(), SGD, O2)
     for loss, error, expected in (
         (3.0, TypeError, r"got 3.0, which has no graph. Leave out .item\(\)"),
@@ -672,13 +694,18 @@ def test_a_loss_in_fp32_or_bf16_costs_no_step() -> None:
 
 
 def test_fp32_opens_no_mode() -> None:
-    engine = Engine(nn.Linear(2, 2), partial(torch.optim.SGD, lr=0.1), RECIPES["FP32"])
+    engine = Engine(nn.Linear(2, 2), SGD, RECIPES["FP32"])
     with engine.forward():
         assert open_modes() == ()
-    # An outer region of autocast is suspended.
+    # A copy of the recipe is as plain as the recipe itself.
+    with copy.deepcopy(RECIPES["FP32"]).forward("cpu"):
+        assert open_modes() == ()
+
+
+def test_fp32_suspends_an_outer_region_of_autocast() -> None:
+    engine = Engine(nn.Linear(2, 2), SGD, RECIPES["FP32"])
     with autocast(), engine.forward():
         assert engine.model(torch.ones(1, 2)).dtype == torch.float32
-    assert copy.deepcopy(RECIPES["FP32"]).forward("cpu").__class__ is nullcontext
 
 
 class ConvertedOutput(nn.Linear):

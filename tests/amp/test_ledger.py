@@ -234,6 +234,25 @@ def test_model_of_a_closure_stays_as_it_was(net_with_dropout) -> None:
     assert all(parameter.grad is None for parameter in net.parameters())
 
 
+def test_attributes_and_weights_of_a_network_stay_as_they_were() -> None:
+    class Counts(nn.Linear):
+        """A layer that counts its calls, and whose calls halve its weight."""
+
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            with torch.no_grad():
+                self.weight.mul_(0.5)
+            return super().forward(x)
+
+    network = Counts(2, 2)
+    before = network.weight.detach().clone()
+    ledger(network, torch.ones(1, 2))
+    assert network.calls == 0
+    assert torch.equal(network.weight, before)
+
+
 def test_networks_that_a_function_reaches_stay_as_they_were() -> None:
     """The function reaches them by another function, a list, an object and a default argument."""
     norms = [nn.BatchNorm1d(3) for _ in range(4)]

@@ -49,10 +49,10 @@ MACROS = {
 
 def rules_of_the_header() -> dict[str, Rule]:
     """Return {operation: its list} as torch's header states them."""
-    text = HEADER.read_text()
+    text = HEADER.read_text(encoding="utf-8")
     rules: dict[str, Rule] = {}
     for macro, rule in MACROS.items():
-        # The definition of a macro goes on while its lines end with a backslash.
+        # The definition of a macro continues while its lines end with a backslash.
         (body,) = re.findall(rf"#define {macro}\(_\)((?:.*\\\n)*.*)", text)
         # An entry is _(name), _(ADD_NS(name), ...) or _(name, overload).
         names = re.findall(r"_\(\s*(?:ADD_NS\()?(\w+)", body)
@@ -256,7 +256,7 @@ def test_registered_python_function_keeps_its_name_and_docstring() -> None:
         assert registered.__doc__ == "Return the first tensor, scaled."
 
 
-def test_a_registered_object_is_called_whatever_its_attributes_are() -> None:
+def test_attributes_of_a_registered_object_do_not_change_its_calls() -> None:
     class Doubled:
         """A decorator, as many are written."""
 

@@ -70,8 +70,8 @@ def test_static_scales_never_change() -> None:
 
 
 def test_scale_equals_torch_s_over_random_steps() -> None:
-    """Scale and count are equal after every step, also with factors that are no powers of two: both
-    scalers round their scale to FP32.
+    """Scale and count are equal after every step, also with factors that are not powers of two:
+    both scalers round their scale to FP32.
     """
     factors = ((2.0, 0.5), (1.5, 0.3), (1.001, 0.999), (7.0, 1 / 3))
     for interval, (growth, backoff) in itertools.product((1, 2, 7, 50), factors):
@@ -90,14 +90,8 @@ def test_scale_equals_torch_s_over_random_steps() -> None:
                 scale, tracker, torch.tensor(float(found_inf)), growth, backoff, interval
             )
             state = advance(state, found_inf, config)
-            assert state.scale == scale.item(), (
-                config,
-                step,
-            )
-            assert state.growth_tracker == tracker.item(), (
-                config,
-                step,
-            )
+            assert state.scale == scale.item(), (config, step)
+            assert state.growth_tracker == tracker.item(), (config, step)
 
 
 def test_the_scale_never_reaches_zero_or_infinity() -> None:

@@ -181,7 +181,7 @@ class CheckedAdam(torch.optim.Adam):
         super().add_param_group(param_group)
 
 
-def test_groups_of_another_type_are_refused_in_words() -> None:
+def test_groups_of_another_type_are_refused() -> None:
     model = nn.Linear(2, 2)
     for groups, message in (
         (3, "groups: expected an Iterable, got 3"),
@@ -589,7 +589,7 @@ class Attention(nn.Module):
 
 
 class Fourier(nn.Module):
-    """A filter in frequencies, of a length that is no power of two, with real parameters for
+    """A filter in frequencies, of a length that is not a power of two, with real parameters for
     complex weights.
     """
 
@@ -773,7 +773,6 @@ def test_mask_passed_as_an_argument_still_masks() -> None:
         torch.testing.assert_close(out.detach(), exact, rtol=0, atol=0.02)
 
 
-@pytest.mark.filterwarnings("ignore:Sparse CS. tensor support is in beta")
 def test_a_product_of_two_dtypes_is_written_into_out() -> None:
     half = torch.full((2, 2), 2.0).half()
     for dtype, other in itertools.product((torch.float16, torch.float32), repeat=2):
@@ -792,6 +791,7 @@ def test_a_mode_that_opens_twice_restores_torchs_flag() -> None:
     assert torch.is_autocast_enabled(FLAGGED_DEVICE) == before
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CS. tensor support is in beta")
 def test_sparse_inputs_give_the_result_of_dense_ones() -> None:
     class SparseInput(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:

@@ -69,6 +69,8 @@ MEETS_NO_TENSOR_OR_FITS = [
     "nn.LayerNorm(64, 1e-5)",
     "nn.Linear(64, 100_000)",
     "torch.optim.Adam(net.parameters(), 1e-3, (0.9, 0.95), 1e-8)",
+    "x *= -1e-8",
+    "x + 0**-1",
     "milliseconds *= 1e6",
     "scores.masked_fill(mask, float('-inf'))",
     "scores.masked_fill(mask, -1e4)",
@@ -150,6 +152,18 @@ def test_constant_in_code_that_did_not_run_is_a_note() -> None:
     assert warned.name == "constant"
     assert warned.where.split(",")[0] == executed
     assert notes(report) == [skipped]
+
+
+class ScaledStep:
+    """A step that is an object, as of a class of trainers."""
+
+    def __call__(self, batch: torch.Tensor) -> torch.Tensor:
+        return batch + 1e-8
+
+
+def test_constants_of_a_callable_object_are_found() -> None:
+    for step in (ScaledStep(), functools.partial(ScaledStep()), ScaledStep().__call__):
+        assert [constant.value for constant in constants_of(step, None)] == [1e-8]
 
 
 def test_constants_in_the_code_of_torch_are_ignored() -> None:

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from labkit import cli
-from labkit.clinic import Report as Diagnosis
-from labkit.clinic import Status, claims, diagnose
+from labkit.clinic import Report, Status, claims, diagnose
 from labkit.faults import FAULTS
 from tests.clinic.trainings import BROKEN, HEALTHY, Case, blobs, classify, fp16, usual
 
@@ -49,7 +48,7 @@ def of_each(names: Iterable[str]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("names", [fast, slow], ids=["fast", "others"])
 
 
-def diagnosed(name: str, fixed: bool, steps: int = 6) -> Diagnosis:
+def diagnosed(name: str, fixed: bool, steps: int = 6) -> Report:
     """Return the diagnosis of the broken or the fixed form of a fault."""
     with torch.random.fork_rng(devices=[]):
         training = FAULTS[name].function(fixed)
@@ -75,7 +74,7 @@ def diagnosed(name: str, fixed: bool, steps: int = 6) -> Diagnosis:
         return report
 
 
-def found(name: str, report: Diagnosis) -> set[str]:
+def found(name: str, report: Report) -> set[str]:
     return {f.name for f in report.findings if f.status is not Status.OK and name in f.faults}
 
 
@@ -116,7 +115,7 @@ def test_a_diagnosis_changes_no_bit_of_a_training() -> None:
         assert torch.equal(value, expected[name]), name
 
 
-def examined(make: Callable[[], Case], steps: int) -> Diagnosis:
+def examined(make: Callable[[], Case], steps: int) -> Report:
     """Return the diagnosis of the first steps of a training; train a healthy one to its end."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -142,7 +141,7 @@ def test_each_broken_training_has_a_finding_with_its_fault(names: list[str]) -> 
     for name in names:
         training, fault = BROKEN[name]
         report = examined(training, steps=60)
-        steps = [found.step or 0 for found in report.findings if found.status is Status.BAD]
+        steps = [f.step or 0 for f in report.findings if f.status is Status.BAD]
         # Of findings with the same status, the one of an earlier step comes first.
         assert steps == sorted(steps)
         if not any(f.status is not Status.OK and fault in f.faults for f in report.findings):
@@ -387,13 +386,13 @@ def test_missing_division_by_the_scale_is_a_fault() -> None:
 
     for scale, divide in forgotten:
         report = examined(partial(manually_scaled, scale, divide, lr=0.01 / scale), steps=4)
-        (found,) = (f for f in report.findings if f.name == "a step with scaled gradients")
+        (step,) = (f for f in report.findings if f.name == "a step with scaled gradients")
         # A factor of 256 may be the size of a batch, so it is only a warning.
-        assert found.status is (Status.BAD if scale >= 1024 else Status.WARN)
-        assert found.what.startswith(
+        assert step.status is (Status.BAD if scale >= 1024 else Status.WARN)
+        assert step.what.startswith(
             f"the optimizer got the gradients of the loss times {scale:g}, not divided by it"
         )
-        assert found.where.startswith("test_diagnose.py:")
+        assert step.where.startswith("test_diagnose.py:")
 
 
 def test_manual_division_by_the_scale_is_not_a_fault() -> None:

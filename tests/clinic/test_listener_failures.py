@@ -42,25 +42,25 @@ for _ in range(4):
 # and exit a row has only one, so that all failures happen.
 ROWS: list[list[tuple[Any, str]]] = [
     [
-        *((ScriptDiagnosis, name) for name in ("before_module", "backward_begins")),
-        *(
-            (TrainingObserver, name)
-            for name in ("parameter_registered", "before_optimizer", "before_grad")
-        ),
-        *((TrainingObserver, name) for name in ("scaled_by", "autocast_begins")),
+        (ScriptDiagnosis, "before_module"),
+        (ScriptDiagnosis, "backward_begins"),
+        (TrainingObserver, "parameter_registered"),
+        (TrainingObserver, "before_optimizer"),
+        (TrainingObserver, "before_grad"),
+        (TrainingObserver, "scaled_by"),
+        (TrainingObserver, "autocast_begins"),
         (TrainingObserver, "report_non_finite"),
     ],
     [
-        *(
-            (TrainingObserver, name)
-            for name in ("after_module", "after_optimizer", "before_unscale")
-        ),
-        *(
-            (TrainingObserver, name)
-            for name in ("autocast_ends", "before_backward", "end_step", "before_schedule")
-        ),
-        (Diagnosis, "_final_checks"),
+        (TrainingObserver, "after_module"),
+        (TrainingObserver, "after_optimizer"),
+        (TrainingObserver, "before_unscale"),
+        (TrainingObserver, "autocast_ends"),
+        (TrainingObserver, "before_backward"),
+        (TrainingObserver, "end_step"),
+        (TrainingObserver, "before_schedule"),
         (TrainingObserver, "report_merged_integers"),
+        (Diagnosis, "_final_checks"),
         (events, "scale_of"),
     ],
     [
@@ -71,12 +71,11 @@ ROWS: list[list[tuple[Any, str]]] = [
         (Diagnosis, "_watch_findings"),
     ],
     [
-        *(
-            (TrainingObserver, name)
-            for name in ("optimized_parameters", "forward_begins", "step_begins")
-        ),
-        (Diagnosis, "finish_step"),
+        (TrainingObserver, "optimized_parameters"),
+        (TrainingObserver, "forward_begins"),
+        (TrainingObserver, "step_begins"),
         (TrainingObserver, "report_misuse"),
+        (Diagnosis, "finish_step"),
         (script_diagnosis, "model_of"),
     ],
     [(operations, "_worst"), (operations, "floats"), (events, "finite"), (Watch, "_around_call")],

@@ -91,18 +91,18 @@ def test_gradients_that_are_not_zero_are_not_a_fault() -> None:
 
 
 def test_a_decay_that_is_added_to_the_gradient_is_not_lost() -> None:
-    """RMSprop and SGD add the decay to the gradient; a decay of 1e-9 is lost beside a
-    BF16 weight.
+    """RMSprop and SGD add the decay to the gradient, and AdamW multiplies the weight by 1 - 1e-5,
+    which FP32 represents and BF16 rounds to 1.
     """
     for make, dtype, lost in (
-        (torch.optim.RMSprop, torch.float32, False),
+        (torch.optim.RMSprop, torch.bfloat16, False),
         (torch.optim.SGD, torch.bfloat16, False),
         (torch.optim.AdamW, torch.float32, False),
         (torch.optim.AdamW, torch.bfloat16, True),
     ):
         torch.manual_seed(0)
         net = nn.Linear(8, 8).to(dtype)
-        optimizer = make(net.parameters(), lr=1e-5, weight_decay=1e-4)
+        optimizer = make(net.parameters(), lr=1e-3, weight_decay=1e-2)
         with watch(net) as watching:
             for _ in range(3):
                 optimizer.zero_grad()

@@ -210,7 +210,11 @@ MISUSES = {
         "Found buffer 1.running_mean",
     ),
     "parameters": (lambda m, o: amp.initialize(m, m.parameters()), TypeError, "list of optimizers"),
-    "wrapped": (lambda m, o: amp.initialize(nn.DataParallel(m), o), RuntimeError, "AFTER"),
+    "wrapped": (
+        lambda m, o: amp.initialize(nn.DataParallel(m), o),
+        RuntimeError,
+        "AFTER the model",
+    ),
     "twice": (
         lambda m, o: [amp.initialize(m, o, opt_level="O0") for _ in range(2)],
         RuntimeError,
@@ -234,14 +238,18 @@ MISUSES = {
     "O2 patch": (
         lambda m, o: amp.initialize(m, o, opt_level="O2", patch_torch_functions=True),
         RuntimeError,
-        "O1",
+        "functions are cast under O1 only",
     ),
     "cast to int8": (
         lambda m, o: amp.initialize(m, opt_level="O2", cast_model_type=torch.int8),
         ValueError,
-        "float16",
+        "expected cast_model_type torch.float16",
     ),
-    "scale": (lambda m, o: amp.initialize(m, o, loss_scale="big"), ValueError, "128.0"),
+    "scale": (
+        lambda m, o: amp.initialize(m, o, loss_scale="big"),
+        ValueError,
+        "a number, such as 128.0",
+    ),
     "scale below 0": (
         lambda m, o: amp.initialize(m, o, loss_scale=-8),
         ValueError,
@@ -272,7 +280,11 @@ MISUSES = {
         RuntimeError,
         "End the first block before",
     ),
-    "a number": (lambda m, o: _scale(*amp.initialize(m, o), loss=1.0), TypeError, "item"),
+    "a number": (
+        lambda m, o: _scale(*amp.initialize(m, o), loss=1.0),
+        TypeError,
+        "expected the loss as a tensor",
+    ),
     "stranger": (
         lambda m, o: _scale(amp.initialize(m), o),
         RuntimeError,
@@ -286,12 +298,12 @@ MISUSES = {
     "too late": (
         lambda m, o: [amp.initialize(m), amp.register_float_function(torch, "sigmoid")],
         RuntimeError,
-        "late",
+        "sigmoid comes too late",
     ),
     "wrong state": (
         lambda m, o: [amp.initialize(m), amp.load_state_dict(m.state_dict())],
         RuntimeError,
-        "Unexpected",
+        "Unexpected key",
     ),
     "half a state": (
         lambda m, o: [amp.initialize(m), _load(unskipped=3)],
@@ -301,14 +313,14 @@ MISUSES = {
     "a scale of -1": (
         lambda m, o: [amp.initialize(m), _load(loss_scale=-1, unskipped=0)],
         RuntimeError,
-        "Nothing was",
+        "scale must be a number .* Nothing was loaded",
     ),
-    "fused": (lambda m, o: optimizers.FusedAdam(m.parameters()), AttributeError, "torch.optim"),
+    "fused": (lambda m, o: optimizers.FusedAdam(m.parameters()), AttributeError, "kernel of apex"),
     "the rest of apex": (lambda m, o: apex.parallel, AttributeError, "DistributedDataParallel"),
     "a closure": (
         lambda m, o: amp.initialize(m, o, opt_level="O2")[1].step(lambda: None),
         RuntimeError,
-        "closure",
+        "Amp does not support closure use",
     ),
     "a region": (
         lambda m, o: _inside(amp.disable_casts(), amp.init),
@@ -318,7 +330,7 @@ MISUSES = {
     "old style": (
         lambda m, o: amp.init().scale_loss(m(torch.ones(4, 4)).sum(), o),
         RuntimeError,
-        "no longer",
+        "The old Amp API is no longer supported",
     ),
 }
 

@@ -566,7 +566,7 @@ MISUSES = {
     "a closure": (
         lambda: SGD([nn.Parameter(torch.ones(1))], lr=0.1).step(lambda: None),
         NotImplementedError,
-        "closure",
+        "do not support closure",
     ),
     "unfrozen beside its masters": (
         lambda: _frozen().fit(1, cbs=Callback(before_epoch=lambda self: self.learn.unfreeze())),
@@ -609,7 +609,11 @@ MISUSES = {
         ValueError,
         "loss_scale=-1, dynamic=False",
     ),
-    "wait": (lambda: fp16.NonNativeMixedPrecision(scale_wait=0), ValueError, "scale_wait=0"),
+    "wait": (
+        lambda: fp16.NonNativeMixedPrecision(scale_wait=0),
+        ValueError,
+        "growth_interval must be a whole number, 1 or more; got 0",
+    ),
     "factor": (
         lambda: fp16.NonNativeMixedPrecision(div_factor=0),
         ValueError,
@@ -813,7 +817,7 @@ def test_a_fit_that_raises_leaves_no_autocast_and_no_fp16(way):
     getattr(learn, way)()
     learn.fit(1, cbs=Callback(after_pred=cancel_batch))
     assert current() is None
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="in a callback"):
         learn.fit(1, cbs=Callback(after_pred=fail))
     assert current() is None
     assert {p.dtype for p in learn.model.parameters()} == {torch.float32}

@@ -432,11 +432,11 @@ MISUSES = {
         r"with growth_factor=4.0 it is 0.25",
     ),
     "scale of 0": (lambda: flow.amp.StaticGradScaler(0.0), ValueError, "must > 0.0"),
-    "ZeRO": (lambda: line().config.enable_zero(True, stage=1), NotImplementedError, "drop it"),
+    "ZeRO": (lambda: line().config.enable_zero(True, stage=1), NotImplementedError, "ZeRO shards"),
     "a closure": (
         lambda: line().add_optimizer(flow.optim.LBFGS(_sgd().param_groups[0]["params"])),
         ValueError,
-        "Adam",
+        "LBFGS evaluates the loss several times",
     ),
     "step in build": (lambda: _stepping()(torch.ones(2, 1)), RuntimeError, "remove step"),
     "a gradient of the loss": (
@@ -450,11 +450,11 @@ MISUSES = {
         r"backward\(\) without inputs",
     ),
     "amp maybe": (lambda: line().config.enable_amp(1), TypeError, r"enable_amp\(True\)"),
-    "no schedule": (lambda: line().add_optimizer(_sgd(), lr_sch=1), TypeError, "lr_scheduler"),
+    "no schedule": (lambda: line().add_optimizer(_sgd(), lr_sch=1), TypeError, "expected lr_sch"),
     "another's schedule": (
         lambda: line().add_optimizer(_sgd(), lr_sch=flow.optim.lr_scheduler.StepLR(_sgd(), 1)),
         ValueError,
-        "same",
+        "must be the same optimizer",
     ),
     "torch's scaler": (
         lambda: line().set_grad_scaler(torch.amp.GradScaler("cpu")),
@@ -467,7 +467,7 @@ MISUSES = {
         RuntimeError,
         "expected loss.backward",
     ),
-    "no step": (lambda: line(optimizers=0)(torch.ones(1, 1)), RuntimeError, "add_optimizer"),
+    "no step": (lambda: line(optimizers=0)(torch.ones(1, 1)), RuntimeError, "without an optimizer"),
     "nested": (lambda: _nested()(torch.ones(2, 1)), RuntimeError, "cannot be nested"),
 }
 

@@ -294,7 +294,8 @@ def test_result_may_stay_in_fp32() -> None:
     b = torch.ones(1, 1).half()
     y = matmul(a, b, SEQUENTIAL_FP32, torch.float32)
     assert y.dtype == torch.float32
-    # The gradient is no FP16 number; as an operand of the backward product it rounds to 1 + 2^-10.
+    # FP16 does not represent the gradient; as an operand of the backward product it rounds to
+    # 1 + 2^-10.
     y.backward(torch.full((1, 1), 1 + 2.0**-11 + 2.0**-20))
     assert a.grad is not None
     assert a.grad.item() == 1 + 2.0**-10
@@ -557,7 +558,8 @@ def test_tf32_forward_and_backward() -> None:
 
 
 def test_attention_rounds_its_weights_before_it_multiplies() -> None:
-    # The weights by softmax are no E4M3 numbers; the emulated Tensor Core refuses such operands.
+    # E4M3 does not represent the weights by softmax, and the emulated Tensor Core refuses such
+    # operands.
     q, k, v = (random_normal(1, 2, 6, 8, seed=s).requires_grad_() for s in (5, 6, 7))
     with autocast(E4M3, gradient_format=E5M2, accumulator=SPECS["H100"]):
         y = F.scaled_dot_product_attention(q, k, v)

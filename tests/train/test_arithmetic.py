@@ -212,7 +212,7 @@ def test_runs_of_different_provenance_are_named(tmp_path: Path) -> None:
     recipes = [RECIPES[name] for name in ("FP32", "TF32", "O1")]
     found = compare(CNN, recipes, seeds=(0, 1), folder=tmp_path, workers=1)
     assert found.differing_provenance() == {}
-    # TF32 computes in TF32 by its recipe, which is no difference of provenance.
+    # TF32 computes in TF32 by its recipe, which is not a difference of provenance.
     assert "differ in how they were made" not in str(found)
     first, *others = [record for record in found.records if record.recipe != "TF32"]
     switched = replace(first, arithmetic=first.arithmetic | {"FP32 conv": "tf32"})

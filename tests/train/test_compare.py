@@ -79,9 +79,10 @@ VERDICTS = [
     # test, but the first one, equivalence within the margin, takes precedence.
     ([0.7, 0.7, 0.7], [0.695, 0.695, 0.695], {}, "as good"),
     ([0.7, 0.7, 0.7], [0.695, 0.695, 0.695], {"margin": 0.004}, "worse"),
-    # Broken runs, even with the same metric; and NaN is the worst one.
+    # Broken runs, even with the same metric; and NaN and inf are the worst ones.
     ([0.7, 0.7, 0.7], [0.7, 0.7, 0.7], {"loss": math.nan}, "cannot tell"),
     ([0.7, 0.7, 0.71], [math.nan] * 3, {"loss": math.nan}, "worse"),
+    ([0.7, 0.7, 0.71], [math.inf, math.nan, -math.inf], {}, "worse"),
     ([0.50, 0.51, 0.50], [0.70, 0.71, 0.71], {}, "better"),
     ([0.7], [0.1], {}, "one seed"),
 ]
@@ -134,15 +135,20 @@ def test_intervals_equal_those_of_student_s_t() -> None:
             assert width / error == pytest.approx(point, rel=0.15 if n > 11 else 2e-3), n
 
 
-def test_comparison_uses_common_seeds_only() -> None:
+def test_a_comparison_may_have_another_reference_than_fp32() -> None:
     runs = (run("O1", 0, 0.7), run("O1", 1, 0.7), run("O2", 0, 0.2), run("O2", 1, 0.21))
     text = str(Comparison("t", runs, reference="O1"))
     assert "beyond O1's spread" in text
     assert "FP32" not in text
+
+
+def test_a_comparison_uses_common_seeds_only() -> None:
     both = Comparison(
-        "t", (run("FP32", 0, 0.7), run("FP32", 1, 0.7), run("O1", 1, 0.7), run("O1", 2, 0.0))
+        "t", (run("FP32", 0, 0.7), run("FP32", 1, 0.7), run("O1", 1, 0.6), run("O1", 2, 0.0))
     )
-    assert both.difference("O1").seeds == 1
+    difference = both.difference("O1")
+    assert difference.seeds == 1
+    assert difference.mean == pytest.approx(-0.1)
 
 
 def test_comparison_without_a_common_seed_has_no_difference() -> None:

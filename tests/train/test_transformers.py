@@ -98,7 +98,13 @@ def test_recomputation_saves_most_of_the_activations():
     assert memory_bill(TRANSFORMERS[3], "O2", 4, 1024, recompute=True).activations < plain / 10
 
 
-@pytest.mark.parametrize(("recipe", "batch"), [("O4", 1), ("O2", 0)])
-def test_an_unknown_recipe_or_no_batch_is_refused(recipe, batch):
-    with pytest.raises(ValueError, match="expected"):
+@pytest.mark.parametrize(
+    ("recipe", "batch", "message"),
+    [
+        ("O4", 1, "recipe: expected one of FP32, O1, O2, O3, got 'O4'"),
+        ("O2", 0, "expected a batch and a length of 1 or more, got 0 and 128"),
+    ],
+)
+def test_an_unknown_recipe_or_no_batch_is_refused(recipe, batch, message):
+    with pytest.raises(ValueError, match=message):
         memory_bill(TRANSFORMERS[0], recipe, batch, 128)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import product
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,11 @@ def launch(name: str, world: int, folder: Path, **environment: str) -> list[Any]
     return results(world, folder)
 
 
-def start(name: str, world: int, folder: Path, **environment: str) -> list[ForkServerProcess]:
+def start(name: str, world: int, folder: Path, **environment: str) -> list[BaseProcess]:
     """Start a process for each rank of a case."""
-    context = multiprocessing.get_context("forkserver")
+    # Windows has no fork server.
+    has_forkserver = "forkserver" in multiprocessing.get_all_start_methods()
+    context: Any = multiprocessing.get_context("forkserver" if has_forkserver else "spawn")
     context.set_forkserver_preload([__name__])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -68,7 +70,7 @@ def start(name: str, world: int, folder: Path, **environment: str) -> list[ForkS
     return processes
 
 
-def wait(processes: list[ForkServerProcess]) -> list[int | None]:
+def wait(processes: list[BaseProcess]) -> list[int | None]:
     """Wait for all ranks and return how they ended; one that hangs is killed."""
     limit = SECONDS * slowness()
     for process in processes:
@@ -105,8 +107,7 @@ def case(function: Callable[[], Any]) -> Callable[[], Any]:
     return function
 
 
-# --- what the cases share: a network whose arithmetic is exact, so that the order of a sum does not
-# matter
+# --- a network that the cases share: its arithmetic is exact, so the order of a sum does not matter
 
 
 def halves(*shape: int, seed: int) -> Tensor:
@@ -420,7 +421,6 @@ def long_run() -> Any:
 OF_PARAMETERS = ("weights", "weight gradients", "updates")
 
 
-@case
 def watched() -> Any:
     """Watch two steps of the exact network, trained by engines and by loops of plain torch."""
     found: dict[Any, Any] = {}

@@ -163,12 +163,15 @@ def test_unused_parameters_get_the_mean_of_those_used(two: list[Any]) -> None:
 
 @pytest.mark.usefixtures("alone")
 def test_a_distributed_engine_takes_names_of_recipe_and_format() -> None:
-    engine = DistributedEngine(ranks.exact_network(), ranks.sgd, "O2", reduce="fp16")
-    assert engine.recipe is RECIPES["O2"]
-    assert engine._reduce_dtype is torch.float16
+    layer = torch.nn.Linear(1, 1, bias=False)
+    engine = DistributedEngine(layer, ranks.sgd, "FP32", reduce="fp16")
+    assert engine.recipe is RECIPES["FP32"]
+    engine.backward(engine(torch.full((1, 1), 1 + 2.0**-12)).sum())
+    # FP16 rounds the gradient, which is the input, to 1.
+    assert engine.gradients()["weight"].item() == 1.0
 
 
-def test_a_reduction_in_8_or_64_bits_is_refused() -> None:
+def test_a_reduction_in_another_format_is_refused() -> None:
     for name in ("E4M3", "FP64", "TF32"):
         with pytest.raises(ValueError, match=f"reduce: expected FP32, FP16 or BF16, got {name}"):
             DistributedEngine(ranks.exact_network(), ranks.sgd, RECIPES["O2"], reduce=name)
@@ -409,6 +412,42 @@ def test_another_number_of_ranks_continues_a_run(tmp_path: Path, readers: int) -
             assert reports == read[0][by, sharded, flat][4]
 
 
+def kill_a_rank(
+    folder: Path, victim: int, *, sharded: bool, after_checkpoint: bool, delay: float
+) -> bool:
+    """Start two ranks of `long_run`, kill one of them, and wait until the other one has ended.
+
+    Args:
+        folder: The folder of the run, with its checkpoints.
+        victim: The rank that is killed.
+        sharded: Whether the engines are sharded.
+        after_checkpoint: Whether the delay begins with the next checkpoint, or with the process.
+        delay: The time until the kill, in seconds.
+
+    Returns:
+        Whether the rank was alive when it was killed.
+    """
+    checkpoints = folder / "checkpoints"
+    written = latest(checkpoints)
+    for mark in folder.glob("began-*"):
+        mark.unlink()
+    started = ranks.start(
+        "long_run", 2, folder, SHARDED=str(sharded), TIMEOUT_S=str(10 * slowness())
+    )
+
+    def delay_begins() -> bool:
+        has_begun = (folder / f"began-{victim}").exists()
+        return has_begun and (not after_checkpoint or latest(checkpoints) != written)
+
+    while started[victim].is_alive() and not delay_begins():
+        started[victim].join(0.01)
+    started[victim].join(delay)
+    was_alive = started[victim].is_alive()
+    started[victim].kill()
+    assert ranks.wait(started)[1 - victim] == 0
+    return was_alive
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sharded", [False, True])
 def test_twelve_ranks_that_are_killed_anywhere_cost_no_step(tmp_path: Path, sharded: bool) -> None:
@@ -429,23 +468,16 @@ def test_twelve_ranks_that_are_killed_anywhere_cost_no_step(tmp_path: Path, shar
     hits = 0
     faster = 1.0
     while hits < 6:
-        written = latest(broken / "checkpoints")
-        for mark in broken.glob("began-*"):
-            mark.unlink()
-        started = ranks.start(
-            "long_run", 2, broken, SHARDED=str(sharded), TIMEOUT_S=str(10 * slowness())
-        )
         victim = generator.randrange(2)
-        while started[victim].is_alive() and not (
-            (broken / f"began-{victim}").exists()
-            and (hits % 2 == 0 or latest(broken / "checkpoints") != written)
-        ):
-            started[victim].join(0.01)
-        span = (steps[-1] - steps[-3]) if hits % 2 else steps[2] - began
-        started[victim].join(generator.uniform(0.0, span / faster))
-        was_alive = started[victim].is_alive()
-        started[victim].kill()
-        assert ranks.wait(started)[1 - victim] == 0
+        after_checkpoint = hits % 2 == 1
+        span = steps[-1] - steps[-3] if after_checkpoint else steps[2] - began
+        was_alive = kill_a_rank(
+            broken,
+            victim,
+            sharded=sharded,
+            after_checkpoint=after_checkpoint,
+            delay=generator.uniform(0.0, span / faster),
+        )
         # The process took all its steps before the kill, so the next kill comes earlier.
         if not was_alive:
             faster *= 2

@@ -421,7 +421,7 @@ EDITS: dict[str, Callable[[int, nn.Module], object]] = {
     "a list, in place": at_call(4, lambda model: model.list.__setitem__(0, 0.5)),
     "an object's attribute": at_call(4, lambda model: setattr(model.settings, "scale", 0.5)),
     "a global value": at_call(4, lambda _: SETTINGS.update(scale=0.5)),
-    "a tensor that is no buffer": at_call(
+    "a tensor that is not a buffer": at_call(
         4, lambda model: setattr(model, "plain", torch.full((8,), 2.0))
     ),
     "the same tensor, in place": at_call(4, lambda model: model.plain.fill_(2.0)),
