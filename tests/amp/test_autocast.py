@@ -65,7 +65,7 @@ def test_a_region_opened_twice_casts_once() -> None:
 def test_a_decorated_function_may_call_itself() -> None:
     @autocast()
     def power(a: torch.Tensor, n: int) -> torch.Tensor:
-        """a to the n."""
+        """Return the n-th power of a."""
         return a if n == 1 else a @ power(a, n - 1)
 
     # 250 nested regions are open in the innermost call; Python's limit of recursion is 1000.
@@ -290,9 +290,7 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def test_dtypes_and_gradients_are_those_of_torchs_cuda_cases() -> None:
-    """Each row returns the dtype that CUDA autocast returns, and the values and gradients of casts
-    written out.
-    """
+    """Each row has the dtype of CUDA autocast, and the values and gradients of explicit casts."""
     rows = cases()
     # torch 2 lists more than 90 rows; fewer mean that the groups were not read.
     assert len(rows) > 90
@@ -514,8 +512,9 @@ def test_an_edit_in_a_region_invalidates_the_cached_cast() -> None:
 
 
 def test_weight_used_twice_has_the_same_gradient_uncached() -> None:
-    """Weight tying: an embedding of 5 words is also the last layer. Gradients are added up in FP32
-    either way.
+    """Weight tying: an embedding of 5 words is also the last layer.
+
+    Gradients are added up in FP32 either way.
     """
     for format in (FP16, BF16, E4M3):
         gradients = []
@@ -539,8 +538,10 @@ def test_weight_used_twice_has_the_same_gradient_uncached() -> None:
 
 
 def test_a_cast_from_under_no_grad_serves_a_use_with_gradients() -> None:
-    """torch once reused a cast that it had cached without history where gradients were on, and the
-    weight got no gradient. A cast made in inference mode is not reused outside of it.
+    """A cast without history is not reused where gradients are on.
+
+    torch once did, and the weight got no gradient. Nor is a cast that was made in inference mode
+    reused outside of it.
     """
     for without in (torch.no_grad, torch.inference_mode):
         w = nn.Parameter(torch.ones(2, 2))
@@ -595,8 +596,9 @@ def test_a_weight_with_a_reused_address_is_cast_again() -> None:
 
 
 def test_one_weight_in_nested_regions_native_and_emulated() -> None:
-    """FP16 with gradients in BF16 is emulated in FP32 tensors. A cast that is cached there must not
-    become an operand of native FP16.
+    """FP16 with gradients in BF16 is emulated in FP32 tensors.
+
+    A cast that is cached there must not become an operand of native FP16.
     """
     # The format of values, and the format of gradients.
     formats = [(FP16, None), (FP16, BF16), (BF16, None), (E4M3, None), (E4M3, E5M2)]
@@ -677,8 +679,9 @@ def run(
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 def test_recurrent_layers_equal_fp32_but_for_rounding() -> None:
-    """The oracle is torch's FP32 layer on the FP16 values of input, weights and state. A sequence
-    of seven steps rounds seven times, and the tolerance is one epsilon for each.
+    """The oracle is torch's FP32 layer on the FP16 values of input, weights and state.
+
+    A sequence of seven steps rounds seven times, and the tolerance is one epsilon for each.
     """
     for (cell, options), with_state, packed in itertools.product(
         OPTIONS, (False, True), (False, True)

@@ -562,8 +562,10 @@ def test_a_killed_process_leaves_a_complete_checkpoint(tmp_path: Path) -> None:
 
 
 def test_stochastic_checkpoint_continues_on_another_device() -> None:
-    """The state of a GPU's generator has 16 bytes. A CPU's generator cannot continue it, and is
-    seeded by it: equal states of a GPU lead to equal steps on a CPU, and other states to others.
+    """A CPU's generator is seeded by the state of a GPU's, which it cannot continue.
+
+    The state of a GPU's generator has 16 bytes. Equal states of a GPU lead to equal steps on a CPU,
+    and other states to others.
     """
     message = "drawn on a GPU when this was saved, and are drawn on a CPU now.* not bit for bit"
     for recipe in ("FP16 stochastic", "BF16 stochastic", "NVFP4"):

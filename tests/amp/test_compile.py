@@ -270,8 +270,9 @@ class Checkpointed(nn.Module):
 
 @pytest.mark.parametrize("inside", [False, True])
 def test_compiled_backward_has_the_gradients_of_eager(inside: bool) -> None:
-    """Inside the region or outside, backward runs code that the compiler made, where nothing may be
-    cast once more.
+    """Backward runs code that the compiler made, inside the region or outside.
+
+    Nothing may be cast once more there.
     """
 
     def gradients(call: Callable[[Tensor], Tensor], region: Region) -> list[Tensor]:

@@ -26,7 +26,7 @@ def softmax_loss(x: Tensor, w: Tensor) -> Tensor:
 
 @pytest.fixture
 def operands() -> tuple[Tensor, Tensor]:
-    """x and w whose logits reach beyond 11.09, where exp leaves the range of FP16."""
+    """Return x and w whose logits reach beyond 11.09, where exp leaves the range of FP16."""
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(8, 16, generator=generator) * 2
     return x, torch.randn(16, 10, generator=generator)

@@ -273,8 +273,9 @@ def test_attributes_of_a_registered_object_do_not_change_its_calls() -> None:
 
 
 def test_lists_hold_inside_of_a_registered_method() -> None:
-    """A matrix product inside of a float_function runs in FP16, as with apex. Inside of torch's
-    custom_fwd(cast_inputs=...), autocast would be disabled.
+    """A matrix product inside of a float_function runs in FP16, as with apex.
+
+    Inside of torch's custom_fwd(cast_inputs=...), autocast would be disabled.
     """
 
     class Layer(torch.nn.Module):

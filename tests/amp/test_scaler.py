@@ -70,8 +70,9 @@ def test_static_scales_never_change() -> None:
 
 
 def test_scale_equals_torch_s_over_random_steps() -> None:
-    """Scale and count are equal after every step, also with factors that are not powers of two:
-    both scalers round their scale to FP32.
+    """Scale and count are equal after every step.
+
+    The factors are not always powers of two: both scalers round their scale to FP32.
     """
     factors = ((2.0, 0.5), (1.5, 0.3), (1.001, 0.999), (7.0, 1 / 3))
     for interval, (growth, backoff) in itertools.product((1, 2, 7, 50), factors):
@@ -278,8 +279,9 @@ def test_fastai_steps_at_a_scale_of_1_in_spite_of_inf() -> None:
 
 
 def test_a_diagnosis_appears_when_the_scale_reaches_1() -> None:
-    """There is no diagnosis before: Megatron starts at 2^32, and its first minute ordinarily skips
-    more than 16 steps.
+    """There is no diagnosis before.
+
+    Megatron starts at 2^32, and its first minute ordinarily skips more than 16 steps.
     """
     for name, skips in (("torch", 17), ("Megatron", 34), ("DeepSpeed", 18), ("OneFlow", 17)):
         config = PRESETS[name]
@@ -374,8 +376,9 @@ def deepspeed_rule(
 
 
 def megatron_rule(trace: Trace, window: int = 1000, hysteresis: int = 2) -> Steps:
-    """Repeat the scaler of Megatron: its hysteresis counter goes below zero, and only growth
-    restores it.
+    """Repeat the scaler of Megatron.
+
+    Its hysteresis counter goes below zero, and only growth restores it.
     """
     scale = 2.0**32
     clean = 0

@@ -129,8 +129,9 @@ def test_any_optimizer_steps_the_master() -> None:
 
 
 def test_unsuitable_optimizers_and_groups_are_refused() -> None:
-    """An optimizer of the model's FP16 weights would step tensors that get no gradient, and each
-    step would be reported as taken.
+    """An optimizer of the model's FP16 weights would step tensors that get no gradient.
+
+    Each step would be reported as taken.
     """
     half = nn.Linear(2, 1).half()
     sgd = partial(torch.optim.SGD, lr=0.1)
@@ -589,8 +590,9 @@ class Attention(nn.Module):
 
 
 class Fourier(nn.Module):
-    """A filter in frequencies, of a length that is not a power of two, with real parameters for
-    complex weights.
+    """A filter in frequencies, with real parameters for complex weights.
+
+    Its length is not a power of two.
     """
 
     def __init__(self) -> None:
@@ -623,8 +625,9 @@ class Text(nn.Module):
 
 
 class MixedOperations(nn.Module):
-    """Operations that torch refuses for operands of two dtypes: writing into a slice,
-    interpolation, distances, addition at an index.
+    """Operations that torch refuses for operands of two dtypes.
+
+    They are writing into a slice, interpolation, distances, and addition at an index.
     """
 
     def __init__(self) -> None:

@@ -91,8 +91,9 @@ def test_gradients_that_are_not_zero_are_not_a_fault() -> None:
 
 
 def test_a_decay_that_is_added_to_the_gradient_is_not_lost() -> None:
-    """RMSprop and SGD add the decay to the gradient, and AdamW multiplies the weight by 1 - 1e-5,
-    which FP32 represents and BF16 rounds to 1.
+    """RMSprop and SGD add the decay to the gradient; AdamW multiplies the weight by 1 - 1e-5.
+
+    FP32 represents that factor, and BF16 rounds it to 1.
     """
     for make, dtype, lost in (
         (torch.optim.RMSprop, torch.bfloat16, False),

@@ -913,8 +913,9 @@ def test_cancelled_fit_keeps_its_weights(way):
 
 @pytest.mark.parametrize("opt_func", [partial(SGD, mom=0.9), partial(Adam, wd=0.3)])
 def test_flat_masters_keep_each_parameters_state_from_fit_to_fit(opt_func):
-    """A weight that was frozen in the first fit has fewer steps than the rest of its group, and
-    biases do not decay.
+    """A weight that was frozen in the first fit has fewer steps than the rest of its group.
+
+    Biases do not decay.
     """
     results = []
     for flat in (False, True):

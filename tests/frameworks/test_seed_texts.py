@@ -71,8 +71,9 @@ def script(name: str) -> Path:
 
 
 def used_in(name: str) -> set[str]:
-    """Return the names, attributes, keywords and texts of a script's code, without its comments and
-    imports.
+    """Return the names, attributes, keywords and texts of a script's code.
+
+    Comments and imports are left out.
     """
     used: set[str] = set()
     for node in ast.walk(ast.parse(script(name).read_text(encoding="utf-8"))):

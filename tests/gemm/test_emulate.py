@@ -182,8 +182,9 @@ def test_100000_dot_products_of_every_spec_against_the_reference() -> None:
 
 
 def test_matrices_of_any_shape_equal_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products of any shape, in tiles of any size, equal the reference element by element. A
-    product over no elements is C.
+    """Products of any shape, in tiles of any size, equal the reference element by element.
+
+    A product over no elements is C.
     """
     monkeypatch.setenv(VARIABLE, "numpy")
     rng = np.random.default_rng(SEED)

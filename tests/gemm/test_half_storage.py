@@ -433,7 +433,8 @@ def test_an_operation_in_place_returns_its_argument() -> None:
 
 
 def test_operations_that_a_gpu_refuses_are_refused() -> None:
-    """There are no complex numbers of BF16, neither CUDA nor a CPU inverts matrices in FP16, and
+    """There are no complex numbers of BF16, and neither CUDA nor a CPU inverts matrices in FP16.
+
     CUDA refuses weights of a loss in another dtype than its input.
     """
     with half_storage("cpu"), pytest.raises(RuntimeError, match="BFloat16"):

@@ -46,9 +46,9 @@ def texts(folder: Path) -> dict[str, str]:
 
 
 def differences(old: str, new: str) -> list[str]:
-    """Return the lines that differ, old ones with "-" and new ones with "+".
+    r"""Return the lines that differ, old ones with "-" and new ones with "+".
 
-    >>> differences("a\\nb\\n", "a\\nc\\n")
+    >>> differences("a\nb\n", "a\nc\n")
     ['- b', '+ c']
     """
     diff = list(difflib.unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm=""))

@@ -34,9 +34,7 @@ PLANTED_AT = 3
 
 
 class Faulty(nn.Module):
-    """A layer that applies `fault` to its input in the step `at`, or in all steps if `at` is
-    negative.
-    """
+    """A layer that applies `fault` to its input in step `at`; in all steps if it is negative."""
 
     def __init__(self, fault: Callable[[Tensor], Tensor], at: int) -> None:
         super().__init__()

@@ -57,8 +57,10 @@ def test_worked_example_of_a_recipe_that_is_worse() -> None:
 
 
 def test_worked_example_of_a_recipe_that_is_as_good() -> None:
-    """The differences 0.009, 0.014 and 0.011 have the mean 0.0113 and the half-width 2.920 *
-    0.0025166 / sqrt(3) = 0.0042; their sum is inside the margin of 0.02.
+    """The differences 0.009, 0.014 and 0.011 have the mean 0.0113.
+
+    Their half-width is 2.920 * 0.0025166 / sqrt(3) = 0.0042; the sum of both is inside the margin
+    of 0.02.
     """
     fp32 = [0.706, 0.659, 0.668]
     other = [0.715, 0.673, 0.679]

@@ -195,8 +195,9 @@ def whole(part: Tensor, like: DTensor) -> Tensor:
 
 
 def distributed(recipe: Recipe, sharded: bool, **options: Any) -> DistributedEngine:
-    """Return an engine of the exact network; on each rank but the first it begins with other
-    weights.
+    """Return an engine of the exact network.
+
+    On each rank but the first it begins with other weights.
     """
     net = exact_network()
     if dist.get_rank():

@@ -149,8 +149,9 @@ def test_two_ranks_count_what_one_process_counts(two: list[Any]) -> None:
 
 
 def test_unused_parameters_get_the_mean_of_those_used(two: list[Any]) -> None:
-    """Rank 0's loss has a gradient of 1 at the second layer, and the other rank's has none: the
-    mean is a half.
+    """The mean of a gradient of 1 and of none is a half.
+
+    Rank 0's loss has a gradient of 1 at the second layer, and the other rank's has none.
     """
     for found in two:
         for gradients, stepped in found["unused"]:

@@ -281,8 +281,9 @@ def test_graph_repeats_a_cast_after_a_cancelled_pair() -> None:
 
 
 def test_a_graph_makes_the_casts_of_eager_autocast() -> None:
-    """A norm of torch.nn.functional is written in Python and casts inside; a trace that recorded
-    that cast once more would make it twice.
+    """A norm of torch.nn.functional is written in Python and casts inside.
+
+    A trace that recorded that cast once more would make it twice.
     """
 
     class Casts(TorchDispatchMode):
@@ -931,8 +932,10 @@ def test_a_custom_function_is_not_compiled_and_reported() -> None:
     shutil.which("g++") is None, reason="inductor writes C++, and there is no compiler for it here"
 )
 def test_inductor_is_bit_equal_if_it_emulates_casts() -> None:
-    """Without `emulate_precision_casts`, inductor drops the rounding FP32 -> FP16 -> FP32 between
-    two operations that it fuses into one kernel, as in relu(half(x)).float().
+    """The rounding between two operations stays, although inductor fuses them into one kernel.
+
+    Without `emulate_precision_casts`, inductor drops the rounding FP32 -> FP16 -> FP32 in
+    relu(half(x)).float().
     """
     torch.manual_seed(0)
     net = networks.mlp(32, 2)

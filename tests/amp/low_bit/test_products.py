@@ -346,8 +346,9 @@ def test_a_delayed_scale_follows_from_the_steps_before() -> None:
 
 
 def test_a_margin_divides_the_scale_by_a_power_of_two() -> None:
-    """Transformer Engine's rule is scale = (largest number of FP8 / amax) / 2^margin. Here amax is
-    7/16, which E4M3 represents.
+    """Transformer Engine's rule is scale = (largest number of FP8 / amax) / 2^margin.
+
+    Here amax is 7/16, which E4M3 represents.
     """
     for margin in (0, 2, 6):
         layer = nn.Linear(2, 1, bias=False)
@@ -371,8 +372,9 @@ def test_a_margin_is_part_of_recipe_and_state() -> None:
 
 
 def test_scales_change_only_in_training_steps() -> None:
-    """A forward pass without gradients changes no state; unit scales follow from the size of the
-    first loss alone.
+    """A forward pass without gradients changes no state.
+
+    So unit scales follow from the size of the first loss alone.
     """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 256, bias=False), nn.Linear(256, 16, bias=False))
@@ -553,8 +555,9 @@ def test_a_contradiction_is_refused_with_its_reason() -> None:
 
 
 def test_a_layer_of_zeros_has_finite_gradients() -> None:
-    """The weights of a last layer are often initialised with zero. Their largest magnitude, zero,
-    gives no scale, and their gradients must be finite all the same.
+    """The weights of a last layer are often initialised with zero.
+
+    Their largest magnitude, zero, gives no scale, and their gradients must be finite all the same.
     """
     x = torch.randn(8, 32, generator=torch.Generator().manual_seed(0))
     for name, zero in itertools.product(SCALED, (0.0, -0.0)):
@@ -595,8 +598,9 @@ def test_products_of_tiny_operands_do_not_overflow() -> None:
 
 
 def test_a_history_of_zeros_keeps_the_scale() -> None:
-    """As in Transformer Engine, an operand that was zero for the whole history keeps its scale. The
-    scale is the same after loading a state, and after ranks exchanged their histories.
+    """An operand that was zero for the whole history keeps its scale, as in Transformer Engine.
+
+    The scale is the same after loading a state, and after ranks exchanged their histories.
     """
     # A history of one step is all zeros as soon as the last step is recorded.
     for history, zeros in ((2, 4), (1, 1)):
@@ -677,8 +681,9 @@ def test_rounding_in_blocks_refuses_what_has_no_tiles() -> None:
 
 
 def test_unsupported_derivatives_name_the_recipe() -> None:
-    """Second derivatives and transforms of torch.func are refused. Recipe "FP8", which only casts,
-    allows them, see tests/amp/test_autocast.py.
+    """Second derivatives and transforms of torch.func are refused.
+
+    Recipe "FP8", which only casts, allows them, see tests/amp/test_autocast.py.
     """
     x = torch.randn(3, 4, requires_grad=True)
     for name in SCALED:
