@@ -298,13 +298,8 @@ def test_full_disk_is_reported_and_grading_resumes(
             str(disk / "back"),
         ]
         words += ["--changed", "--seed", "5"]
-        for free_kib in (
-            0,
-            8,
-            16,
-            24,
-            40,
-        ):  # full before, in the journal, in the table, in the pages
+        # full before, in the journal, in the table, and in the pages
+        for free_kib in (0, 8, 16, 24, 40):
             (disk / "ballast").write_bytes(
                 bytes((64 - free_kib) << 10)[: shutil.disk_usage(disk).free]
             )

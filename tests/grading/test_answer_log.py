@@ -161,20 +161,44 @@ def test_a_starter_is_not_work_and_what_was_begun_in_it_is() -> None:
                 ), exercise.id
 
 
-def test_progress_spans_the_lessons_and_names_what_comes_next(ask, folder: Path) -> None:
+def test_progress_without_an_answer_names_the_first_exercise(folder: Path) -> None:
     assert progress(folder).next == f"Next: {SMALLEST.title}, in 00_start"
+
+
+@pytest.fixture
+def some_progress(ask, folder: Path):
+    """The progress of a learner who has solved lesson 00, and half an exercise of lesson 06."""
     ask(f"{RIGHT}\n{CHECK}")
     append_answer(folder / NAME, "exercise", "scaling.advance", "half of it", points=1, out_of=6)
-    lessons = {lesson.name: lesson for lesson in progress(folder).lessons}
-    assert lessons["00_start"].solved == 1
-    assert lessons["00_start"].points == 2
-    assert lessons["06_loss_scaling"].solved == 0
-    assert lessons["06_loss_scaling"].points == 1
-    assert sum(lesson.exercises for lesson in lessons.values()) == len(EXERCISES)
-    assert progress(folder).next == f"Next: {EXERCISES['numbers.decode'].title}, in 01_numbers"
-    for line in str(progress(folder)).splitlines()[:-1]:
-        assert re.search(r"\w  +\d+ of \d+ solved  +\d+ of \d+ points$", line)
-    assert "1 of 1 solved" in progress(folder)._repr_html_()
+    return progress(folder)
+
+
+def test_progress_counts_points_and_solved_exercises(some_progress) -> None:
+    counts = {
+        lesson.name: (lesson.solved, lesson.points)
+        for lesson in some_progress.lessons
+        if lesson.points
+    }
+    assert counts == {"00_start": (1, 2), "06_loss_scaling": (0, 1)}
+
+
+def test_progress_spans_the_exercises_of_all_lessons(some_progress) -> None:
+    assert sum(lesson.exercises for lesson in some_progress.lessons) == len(EXERCISES)
+
+
+def test_progress_names_the_exercise_that_comes_next(some_progress) -> None:
+    assert some_progress.next == f"Next: {EXERCISES['numbers.decode'].title}, in 01_numbers"
+
+
+def test_progress_is_printed_in_columns(some_progress) -> None:
+    lines = str(some_progress).splitlines()[:-1]
+    columns = re.compile(r"\w  +\d+ of \d+ solved  +\d+ of \d+ points$")
+    assert lines
+    assert [line for line in lines if not columns.search(line)] == []
+
+
+def test_progress_is_shown_in_a_notebook(some_progress) -> None:
+    assert "1 of 1 solved" in some_progress._repr_html_()
 
 
 @pytest.mark.parametrize(("points", "counted"), [(-5, 0), (999, 2), (True, 0), ("2", 0)])

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -283,37 +284,57 @@ def trained(workers: Workers, **limit: float) -> str:
     return str(workers.sentence)
 
 
-def test_training_fills_the_lanes_and_states_its_outcome() -> None:
-    workers = Workers((sys.executable, "-c", PROGRAM))
-    limit = {"timeout": 200 * slowness()}
-    try:
-        assert trained(workers, **limit).startswith(
-            "All ranks stepped or skipped as one. Skipped: 0 of 2."
-        )
-        shown = workers._lanes
-        assert shown["recorded"] == ""
-        assert len(shown["steps"]) == 2
-        assert len(shown["lanes"]) == 2
-        workers.agree = False
-        sentence = trained(workers, **limit)
-        expected = "parted in step 2, and no error said so. In the end their steps are 0.75, 1.5"
-        assert expected in sentence
-        assert "Train once" in memory_bars(workers).value
-        step = {
-            "step": 1,
-            "loss": 1.0,
-            "ranks": [[8.0, False, True, 1.0]] * 2,
-            "sent": None,
-            "held": {},
-        }
-        assert verdict([step], WorkerPlan()).startswith(
-            "All ranks stepped or skipped as one. Skipped: 1 of 1."
-        )
-        workers.sharded = False
-        trained(workers, **limit)
-        assert "4 bytes" in memory_bars(workers).value
-    finally:
-        workers.close()
+LIMIT = {"timeout": 200 * slowness()}
+
+
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    """Workers of two processes; the data folder of the tests has no record."""
+    made = Workers((sys.executable, "-c", PROGRAM))
+    yield made
+    made.close()
+
+
+def test_training_fills_the_lanes(workers: Workers) -> None:
+    trained(workers, **LIMIT)
+    assert workers._lanes["recorded"] == ""
+    assert len(workers._lanes["steps"]) == 2
+    assert len(workers._lanes["lanes"]) == 2
+
+
+def test_training_of_ranks_that_agree_says_so(workers: Workers) -> None:
+    sentence = trained(workers, **LIMIT)
+    assert sentence.startswith("All ranks stepped or skipped as one. Skipped: 0 of 2.")
+
+
+def test_training_of_ranks_that_part_says_where(workers: Workers) -> None:
+    workers.agree = False
+    expected = "parted in step 2, and no error said so. In the end their steps are 0.75, 1.5"
+    assert expected in trained(workers, **LIMIT)
+
+
+def test_verdict_counts_skipped_steps() -> None:
+    step = {
+        "step": 1,
+        "loss": 1.0,
+        "ranks": [[8.0, False, True, 1.0]] * 2,
+        "sent": None,
+        "held": {},
+    }
+    sentence = verdict([step], WorkerPlan())
+    assert sentence.startswith("All ranks stepped or skipped as one. Skipped: 1 of 1.")
+
+
+def test_memory_is_shown_after_a_training(workers: Workers) -> None:
+    workers.sharded = False
+    assert "Train once" in memory_bars(workers).value
+    trained(workers, **LIMIT)
+    assert "4 bytes" in memory_bars(workers).value
+
+
+def test_closed_workers_leave_no_process(workers: Workers) -> None:
+    trained(workers, **LIMIT)
+    workers.close()
     assert workers.sentence == "Stopped: no process is left. Train starts them again."
     assert (workers.phase, workers.running) == ("ready", False)
 
@@ -376,35 +397,51 @@ def test_a_line_that_is_almost_json_is_taken_as_text() -> None:
     workers.close()
 
 
-def test_a_recorded_training_is_drawn_until_a_new_one_begins(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    workers = Workers((sys.executable, "-c", PROGRAM))
-    # The data folder of the tests is empty.
+def test_without_a_record_no_training_is_drawn(workers: Workers) -> None:
     assert workers._lanes["recorded"] == ""
     assert workers._lanes["steps"] == []
+
+
+def test_record_of_no_training_is_refused(workers: Workers) -> None:
     with pytest.raises(ValueError, match="got none; press Train first"):
         workers.record()
+
+
+@pytest.fixture
+def recorded_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
+    """Workers that draw the record of the lab's data."""
     monkeypatch.delenv("LABKIT_DATA")
-    workers = Workers((sys.executable, "-c", PROGRAM))
-    assert workers._lanes["recorded"].startswith("recorded: CPU")
-    assert [rank["found"] for rank in workers._lanes["steps"][2]["ranks"]] == [
-        False,
-        False,
-        True,
-        False,
-    ]
-    assert "Drawn faintly, from a record: All ranks" in workers.sentence
-    assert memory_bars(workers).value.count("(recorded: CPU") == 2
-    trained(workers, timeout=200 * slowness())
-    assert workers._lanes["recorded"] == ""
-    assert len(workers._lanes["steps"]) == 2
-    assert memory_bars(workers).value.count("(recorded: CPU") == 1
-    again = load_workers(workers.record().save(folder / "saved.json"))
+    made = Workers((sys.executable, "-c", PROGRAM))
+    yield made
+    made.close()
+
+
+def test_recorded_training_is_drawn(recorded_workers: Workers) -> None:
+    lanes = recorded_workers._lanes
+    assert lanes["recorded"].startswith("recorded: CPU")
+    found = [rank["found"] for rank in lanes["steps"][2]["ranks"]]
+    assert found == [False, False, True, False]
+
+
+def test_recorded_training_is_called_one(recorded_workers: Workers) -> None:
+    assert "Drawn faintly, from a record: All ranks" in recorded_workers.sentence
+    assert memory_bars(recorded_workers).value.count("(recorded: CPU") == 2
+
+
+def test_training_replaces_the_recorded_one(recorded_workers: Workers) -> None:
+    trained(recorded_workers, **LIMIT)
+    assert recorded_workers._lanes["recorded"] == ""
+    assert len(recorded_workers._lanes["steps"]) == 2
+    assert memory_bars(recorded_workers).value.count("(recorded: CPU") == 1
+
+
+def test_saved_record_of_workers_is_loaded(workers: Workers, folder: Path) -> None:
+    trained(workers, **LIMIT)
+    record = workers.record()
+    again = load_workers(record.save(folder / "saved.json"))
     assert again.plan == WorkerPlan()
     assert len(again.steps) == 2
-    assert again.device == workers.record().device
-    workers.close()
+    assert again.device == record.device
 
 
 def test_a_file_that_is_not_a_record_of_workers_is_refused() -> None:

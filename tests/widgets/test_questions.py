@@ -43,19 +43,37 @@ def test_each_choice_has_a_reply_and_one_is_right() -> None:
         assert [w.right for w in widgets.values()].count(True) == 1, id
 
 
-def test_invalid_questions_and_answers_are_refused() -> None:
+def test_question_for_a_number_needs_a_measurement() -> None:
     with pytest.raises(TypeError, match=r"asks for a number: write predict\(id, measure\)"):
         predict("numbers.tenth")
+
+
+def test_question_for_a_choice_takes_no_measurement() -> None:
     with pytest.raises(TypeError, match=r"asks for a choice: write predict\(id\) alone"):
         predict("scaling.order", lambda: 1.0)
+
+
+def test_question_for_a_number_has_no_choices() -> None:
     with pytest.raises(ValueError, match="a number has the replies"):
         Prediction("1 + 1?", {"2": "", "3": ""}, answer="2", ruler=Ruler(1, 10))
+
+
+def test_ruler_begins_above_0() -> None:
     with pytest.raises(ValueError, match="0 < low < high"):
         Ruler(0, 10)
+
+
+def test_unknown_question_is_refused_with_a_near_one() -> None:
     with pytest.raises(KeyError, match=r"scaling\.lost"):
         predict("scaling.loss")
+
+
+def test_answer_outside_of_the_choices_is_refused() -> None:
     with pytest.raises(ValueError, match="none of the choices"):
         Prediction("1 + 1?", {"3": ""}, answer="2")
+
+
+def test_choice_outside_of_the_choices_is_refused() -> None:
     with pytest.raises(traitlets.TraitError, match="none of the choices"):
         predict("scaling.order").choice = "7"
 
