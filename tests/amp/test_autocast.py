@@ -71,7 +71,7 @@ def test_a_decorated_function_may_call_itself() -> None:
     # 250 nested regions are open in the innermost call; Python's limit of recursion is 1000.
     assert power(torch.eye(2), 250).tolist() == [[1, 0], [0, 1]]
     assert power(torch.ones(2, 2), 4).dtype == torch.float16
-    assert power.__doc__ == "a to the n."
+    assert power.__doc__ == "Return the n-th power of a."
 
 
 def test_a_generator_cannot_be_decorated() -> None:
