@@ -32,6 +32,11 @@ def test_the_tolerance_of_the_example_names_the_operation() -> None:
     assert '  assert_explained(got, a, b, out=BF16, accumulator="FP32")' in lines
 
 
+def test_the_tolerance_of_an_operation_does_not_depend_on_case() -> None:
+    text = "dot K=16 fp16 out=fp32 accumulate=fp32"
+    assert tolerance(text.upper()) == tolerance(text)
+
+
 def test_the_tolerance_of_the_example_has_four_numbers() -> None:
     lines = tolerance(EXAMPLE).splitlines()
     numbers = [line for line in lines if line.startswith("  ") and "=" not in line]
