@@ -327,6 +327,9 @@ def _plain(thing: Any) -> Any:
         return type(thing)
     if isinstance(thing, FunctionType | type):
         return thing
+    # an object whose class is called by `__call__`, as a training step may be
+    if callable(thing) and isinstance(type(thing).__call__, FunctionType):
+        return type(thing)
     return None
 
 
