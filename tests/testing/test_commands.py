@@ -17,6 +17,7 @@ from labkit.formats import FP16
 from labkit.formats.text import round_fraction
 from labkit.grading import EXERCISES
 from labkit.testing import Arithmetic, VerdictKind, compare, matmul, sum_error
+from labkit.testing.orders import LONGEST
 from labkit.testing.tolerance import EXAMPLE, tolerance
 from labkit.testing.vectors import NAMES, check, known_mistakes, vectors
 from labkit.widgets import predictions
@@ -80,6 +81,12 @@ def test_each_operation_has_a_tolerance(line: str) -> None:
 def test_long_rows_of_a_norm_have_a_tolerance(operation: str) -> None:
     # all 100,000 elements with their rows would need 80 GB
     assert min(rtol_and_atol(tolerance(f"{operation} K=100_000 fp16"))) >= 0.0
+
+
+@pytest.mark.parametrize("operation", ["softmax", "layer_norm", "rms_norm"])
+def test_rows_too_long_to_be_added_one_by_one_have_a_tolerance(operation: str) -> None:
+    terms = LONGEST + 1
+    assert min(rtol_and_atol(tolerance(f"{operation} K={terms} fp16"))) >= 0.0
 
 
 @pytest.mark.parametrize("seed", range(20))
