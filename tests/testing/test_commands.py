@@ -358,6 +358,26 @@ def test_the_plugin_hides_the_frames_of_the_package(output_of_the_plugin: str) -
     assert "def assert_explained" not in output_of_the_plugin
 
 
+BASE = """
+import torch
+from labkit.testing import assert_explained
+
+class Kernel:
+    def test_product(self):
+        ones = torch.ones(2, 2)
+        assert_explained(ones, ones, ones)
+"""
+
+
+def test_the_plugin_shows_the_line_of_an_inherited_test(tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text(BASE, encoding="utf-8")
+    test = "from kernel import Kernel\n\n\nclass TestKernel(Kernel):\n    pass\n"
+    (tmp_path / "test_kernel.py").write_text(test, encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    printed = run_pytest(tmp_path, "-p", "labkit.testing.plugin", "-p", "no:cacheprovider")
+    assert "\nkernel.py:8: assert_explained(ones, ones, ones)\n" in printed
+
+
 LISTED = "\ntest_kernel.py::test_wrong: cannot be rounding; "
 
 
