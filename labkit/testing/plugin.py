@@ -11,15 +11,13 @@ only by a test that asks for the fixture.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from _pytest._code import TracebackEntry
-
     from labkit.testing.verdict import Verdict
 
 # Attribute of a report: the verdict in one line. pytest-xdist sends it from its workers along.
@@ -46,22 +44,21 @@ def pytest_runtest_makereport(
         return report
     if isinstance(call.excinfo.value, comparison.Unexplained):
         verdict = call.excinfo.value.verdict
-        entry = _entry_of_test(item, call.excinfo.traceback)
-        where = f"{Path(entry.path).name}:{entry.lineno + 1}"
-        report.longrepr = f"{where}: {str(entry.statement).strip()}\n\n{verdict}"
+        report.longrepr = f"{_line_of_test(item, call.excinfo)}\n\n{verdict}"
         suspects = "".join(f"; {each}" for each in verdict.suspects[:1])
         setattr(report, _VERDICT, f"{verdict.kind}{suspects}")
     return report
 
 
-def _entry_of_test(item: pytest.Item, traceback: Sequence[TracebackEntry]) -> TracebackEntry:
-    """Return the last frame in the file of a test, or else the last one outside of this package."""
-    own = [entry for entry in traceback if Path(entry.path) == item.path]
+def _line_of_test(item: pytest.Item, error: pytest.ExceptionInfo[BaseException]) -> str:
+    """Return the last line that ran in the file of a test, or else outside of this package."""
+    own = [entry for entry in error.traceback if Path(entry.path) == item.path]
     if not own:
         # the test was inherited from a class in another file
         package = Path(__file__).parent
-        own = [entry for entry in traceback if package not in Path(entry.path).parents]
-    return own[-1]
+        own = [entry for entry in error.traceback if package not in Path(entry.path).parents]
+    last = own[-1]
+    return f"{Path(last.path).name}:{last.lineno + 1}: {str(last.statement).strip()}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
