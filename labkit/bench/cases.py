@@ -159,7 +159,7 @@ class ConvCase:
 
     Raises:
         TypeError: a size is not a whole number, or the format is not a Format.
-        ValueError: a size is below 1, the kernel is even, or torch does not multiply in this
+        ValueError: a size is below 1, the kernel is even, or torch does not convolve in this
             format.
 
     >>> ConvCase(1, 64, 56, 56, 64, 3).flops == GemmCase(56 * 56, 64, 64 * 9).flops
@@ -184,6 +184,10 @@ class ConvCase:
             filters=self.filters,
             kernel=self.kernel,
         )
+        if self.format in (E4M3, E5M2):
+            raise ValueError(
+                f"expected a format of 16 bits or more for a convolution, got {self.format.name}"
+            )
         if self.kernel % 2 == 0:
             raise ValueError(
                 f"expected an odd kernel, which keeps height and width, got {self.kernel}"

@@ -148,7 +148,8 @@ def _as_used(case: Case, stored: list[Tensor]) -> tuple[Tensor, ...]:
 def computation(case: Case) -> Callable[..., Tensor]:
     """Return the computation of a case: a function of its operands and of the tensor `out`.
 
-    It writes the result into `out`, except for a convolution, and returns the result.
+    It writes the result into `out`, except for a convolution and a product of FP8, and returns
+    the result.
 
     Raises:
         ValueError: no tile of the Triton kernel has the name that the case gives.

@@ -327,8 +327,10 @@ def _plain(thing: Any) -> Any:
         return type(thing)
     if isinstance(thing, FunctionType | type):
         return thing
-    # an object with a method __call__
-    return type(thing) if callable(thing) else None
+    # an object whose class is called by `__call__`, as a training step may be
+    if callable(thing) and isinstance(type(thing).__call__, FunctionType):
+        return type(thing)
+    return None
 
 
 def _is_user_code(thing: Any) -> bool:

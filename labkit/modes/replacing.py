@@ -112,9 +112,20 @@ class Replacements:
         """Put all in place, if no other user has done so."""
         with _lock:
             if not self._users:
-                for replacement in self.all:
-                    replacement.put()
+                self._put_all()
             self._users += 1
+
+    def _put_all(self) -> None:
+        """Put all replacements in place, or none if one of them fails."""
+        done: list[Replacement] = []
+        try:
+            for replacement in self.all:
+                replacement.put()
+                done.append(replacement)
+        except BaseException:
+            for replacement in reversed(done):
+                replacement.take_back()
+            raise
 
     def close(self) -> None:
         """Restore all originals, if no other user is left."""

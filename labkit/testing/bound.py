@@ -54,13 +54,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.formats import (
-    E4M3,
-    E5M2,
+    BF16,
     FORMATS,
     FP16,
     FP32,
     FP64,
-    TF32,
     Format,
     FormatLike,
     Rounding,
@@ -71,6 +69,8 @@ from labkit.formats.arguments import require_kind
 from labkit.gemm import SPECS, Accumulator, MmaSpec
 from labkit.gemm.accumulators import instruction_for
 
+# formats of partial sums
+ACCUMULATORS = (FP16, BF16, FP32, FP64)
 NEAREST = (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY)
 Floats: TypeAlias = NDArray[np.float64]
 AnyArithmetic: TypeAlias = "str | Format | Accumulator | MmaSpec | Arithmetic"
@@ -150,13 +150,13 @@ def arithmetic(
         known: dict[str, Format | MmaSpec] = {**FORMATS, **SPECS}
         name = next((name for name in known if name.upper() == accumulator.upper()), None)
         if name is None:
-            raise ValueError(f"expected an accumulator of {', '.join(known)}, got {accumulator!r}")
+            listed = ", ".join([*(format.name for format in ACCUMULATORS), *SPECS])
+            raise ValueError(f"expected an accumulator of {listed}, got {accumulator!r}")
         accumulator = known[name]
     if isinstance(accumulator, Format):
-        if accumulator in (E4M3, E5M2) or accumulator.bits < 16 or accumulator == TF32:
-            raise ValueError(
-                f"expected an accumulator in FP16, BF16, FP32 or FP64, got {accumulator.name}"
-            )
+        if accumulator not in ACCUMULATORS:
+            listed = ", ".join(format.name for format in ACCUMULATORS)
+            raise ValueError(f"expected an accumulator of {listed}, got {accumulator.name}")
         return Arithmetic(accumulator.name, accumulator, operands=multiplied_as)
     assert isinstance(accumulator, MmaSpec)
     formats = tuple(multiplied_as or format for format in operands)

@@ -110,6 +110,8 @@ def _require_shapes(image: tuple[int, ...], filters: tuple[int, ...], groups: in
             "expected x[batch, channels, ...] and weight[out, channels / groups, ...] with 1 to 3 "
             f"dimensions more, got {list(image)} and {list(filters)} with groups={groups}"
         )
+    if groups < 1:
+        raise ValueError(f"groups: expected 1 or more, got {groups}")
     if not filters[0] or not filters[1]:
         raise ValueError(
             f"expected one filter or more, of one channel or more, got {list(filters)}"

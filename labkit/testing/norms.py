@@ -250,7 +250,8 @@ class _LayerNorm:
         weight = self.weight[column]
         bias = self.bias[column]
         found: list[Floats] = []
-        for name, total in zip(orders.ORDERS, orders.sums(rows, None, how), strict=False):
+        names = orders.names_of_orders(self.terms)
+        for name, total in zip(names, orders.sums(rows, None, how), strict=False):
             mean = rounded(total / self.terms)
             deviations = np.asarray(rounded(rows - np.asarray(mean, np.float64)), np.float64)
             squares = next(orders.sums(deviations, deviations, how, only=name)) / self.terms

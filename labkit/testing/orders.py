@@ -88,10 +88,23 @@ def sums(x: Floats, y: Floats | None, how: Arithmetic, only: str = "") -> Iterat
             return
         rounded = rounding_of(how)
         terms = rounded(x if y is None else x * y)
-        for name, order in ORDERS.items():
-            longest_chain = math.ceil(len(terms) / order.lanes_of(len(terms)))
-            if only in ("", name) and longest_chain <= LONGEST:
-                yield np.asarray(_sum_in_order(terms, order, rounded), np.float64)
+        for name in names_of_orders(len(terms)):
+            if only in ("", name):
+                yield np.asarray(_sum_in_order(terms, ORDERS[name], rounded), np.float64)
+
+
+def names_of_orders(terms: int) -> list[str]:
+    """Return the names of the orders in which sums of so many terms are emulated.
+
+    >>> names_of_orders(2**18)
+    ['4 slices', '8 lanes', '32 lanes', 'pairwise']
+    """
+    names = []
+    for name, order in ORDERS.items():
+        longest_chain = math.ceil(terms / order.lanes_of(terms))
+        if longest_chain <= LONGEST:
+            names.append(name)
+    return names
 
 
 def rounding_of(how: Arithmetic) -> Callable[[Floats], Floats]:

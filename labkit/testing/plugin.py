@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -43,15 +44,21 @@ def pytest_runtest_makereport(
         return report
     if isinstance(call.excinfo.value, comparison.Unexplained):
         verdict = call.excinfo.value.verdict
-        own = [
-            entry for entry in call.excinfo.traceback if entry.path == item.path
-        ] or call.excinfo.traceback[:1]
-        report.longrepr = (
-            f"{item.path.name}:{own[-1].lineno + 1}: {str(own[-1].statement).strip()}\n\n{verdict}"
-        )
+        report.longrepr = f"{_line_of_test(item, call.excinfo)}\n\n{verdict}"
         suspects = "".join(f"; {each}" for each in verdict.suspects[:1])
         setattr(report, _VERDICT, f"{verdict.kind}{suspects}")
     return report
+
+
+def _line_of_test(item: pytest.Item, error: pytest.ExceptionInfo[BaseException]) -> str:
+    """Return the last line that ran in the file of a test, or else outside of this package."""
+    own = [entry for entry in error.traceback if Path(entry.path) == item.path]
+    if not own:
+        # the test was inherited from a class in another file
+        package = Path(__file__).parent
+        own = [entry for entry in error.traceback if package not in Path(entry.path).parents]
+    last = own[-1]
+    return f"{Path(last.path).name}:{last.lineno + 1}: {str(last.statement).strip()}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

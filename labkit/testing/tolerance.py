@@ -101,9 +101,10 @@ def _parse(text: str) -> tuple[str, int, Format, Format, str]:
     word_of_part: dict[str, str] = {}
     for word in text.split():
         key, _, value = word.partition("=")
-        if word in OPERATIONS:
+        key = key.lower()
+        if word.lower() in OPERATIONS:
             part = "operation"
-            name = word
+            name = word.lower()
         elif word.upper() in formats:
             part = "format of operands"
             format = formats[word.upper()]
@@ -113,7 +114,7 @@ def _parse(text: str) -> tuple[str, int, Format, Format, str]:
         elif key in ("accumulate", "accumulator") and value:
             part = "accumulate=FORMAT or GPU"
             accumulator = value.upper() if value.upper() in formats else value
-        elif key.upper() == "K" and re.fullmatch(r"\d[\d_,]*", value):
+        elif key == "k" and re.fullmatch(r"\d[\d_,]*", value):
             part = "K=TERMS"
             terms = int(re.sub("[_,]", "", value))
         else:

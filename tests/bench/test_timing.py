@@ -149,6 +149,12 @@ def test_an_even_kernel_is_refused():
         ConvCase(2, 4, 6, 5, 8, 2)
 
 
+@pytest.mark.parametrize("format", [E4M3, E5M2])
+def test_a_convolution_in_fp8_is_refused(format):
+    with pytest.raises(ValueError, match=r"format of 16 bits or more for a convolution, got E"):
+        ConvCase(2, 4, 6, 5, 8, format=format)
+
+
 def test_a_convolution_of_no_images_is_refused():
     with pytest.raises(ValueError, match="sizes of 1 or more, got images=0"):
         ConvCase(0, 4, 6, 5, 8)

@@ -236,6 +236,17 @@ def test_whole_numbers_beyond_all_floats_are_ignored() -> None:
     assert [constant.value for constant in constants_of(step, None)] == [1e-8]
 
 
+class Step:
+    """A training step as an object."""
+
+    def __call__(self, batch: torch.Tensor) -> torch.Tensor:
+        return torch.log(batch + 1e-8)
+
+
+def test_constants_of_a_callable_object_are_those_of_its_class() -> None:
+    assert [constant.text for constant in constants_of(Step(), None)] == ["batch + 1e-08"]
+
+
 def test_numbers_that_fp16_rounds_to_its_largest_are_ignored() -> None:
     assert constants_in("x = x + 65519.0") == []
     assert [constant.value for constant in constants_in("x = x + 65520.0")] == [65520.0]

@@ -7,6 +7,7 @@ thousand sums, the slow one a million.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal, localcontext
 from fractions import Fraction
 
@@ -231,6 +232,44 @@ def test_the_bound_of_one_block_of_an_h100() -> None:
     bound = float(matmul(ones, ones.T).error(how)[0, 0])
     # K 2^-F S' + B (2^-r + 2^-24) S, with K = S = S' = 16, F = 25, B = 2, r = 23
     assert bound == pytest.approx(16 * 2**-25 * 16 + 2 * (2**-23 + 2**-24) * 16, rel=1e-6)
+
+
+def test_the_bound_of_a_long_sum_has_terms_of_higher_order() -> None:
+    # (1 + u)^(K - 1) - 1 is 6.4, and its first order (K - 1) u is 2.0; no term underflows
+    bound = float(sum_error(Arithmetic("FP16", FP16), 4096, 1.0, grid=1.0))
+    assert bound == pytest.approx((1 + 2.0**-11) ** 4095 - 1, rel=1e-9)
+
+
+def test_the_bound_of_rounded_operands_has_a_term_of_second_order() -> None:
+    # both factors of a product may lose w: (1 + w)^2 - 1
+    how = Arithmetic("TF32 operands", FP32, operands=TF32)
+    assert float(sum_error(how, 1, 1.0)) == pytest.approx((1 + 2.0**-10) ** 2 - 1, rel=1e-9)
+
+
+def test_the_bound_of_a_sum_of_rounded_operands_has_the_product_of_both_errors() -> None:
+    how = Arithmetic("FP16, TF32 operands", FP16, operands=TF32)
+    bound = float(sum_error(how, 4096, 1.0, grid=1.0))
+    of_operands = (1 + 2.0**-10) ** 2
+    of_additions = (1 + 2.0**-11) ** 4095
+    assert bound == pytest.approx(of_operands * of_additions - 1, rel=1e-9)
+
+
+def test_the_bound_of_many_blocks_of_an_h100_grows_with_their_number() -> None:
+    # K 2^-F + B (2^-r + 2^-24), times (1 + 2^-24)^B, with K = 2^24, F = 25, B = 2^21, r = 23
+    bound = float(sum_error(arithmetic("H100", (FP16, FP16)), 2**24, 1.0))
+    first_order = 2.0**24 * 2.0**-25 + 2.0**21 * (2.0**-23 + 2.0**-24)
+    assert bound == pytest.approx(first_order * (1 + 2.0**-24) ** 2**21, rel=1e-6)
+
+
+def test_the_bound_of_many_blocks_with_fp16_results_grows_with_their_number() -> None:
+    of_fp32 = arithmetic("H100", (FP16, FP16))
+    assert of_fp32.spec is not None
+    how = replace(of_fp32, format=FP16, spec=replace(of_fp32.spec, result=FP16))
+    # as above, with r = 11, and a growth of each block by 2^-11; K = 2^13 and B = 2^10
+    bound = float(sum_error(how, 2**13, 1.0))
+    first_order = 2.0**13 * 2.0**-25 + 2.0**10 * (2.0**-11 + 2.0**-24)
+    growth = ((1 + 2.0**-11) * (1 + 2.0**-24)) ** 2**10
+    assert bound == pytest.approx(first_order * growth, rel=1e-4)
 
 
 def test_a_sum_of_a_v100_nears_its_bound() -> None:

@@ -441,6 +441,21 @@ FILTERS = torch.ones(4, 3, 3, 3)
             lambda: convolution(IMAGE, FILTERS, torch.ones(3)),
         ),
         (TypeError, "groups: expected an int", lambda: convolution(IMAGE, FILTERS, groups="a")),
+        (
+            ValueError,
+            "groups: expected 1 or more, got 0",
+            lambda: convolution(IMAGE[:, :0], FILTERS, groups=0),
+        ),
+        (
+            ValueError,
+            "expected an accumulator of FP16, BF16, FP32, FP64, V100, .* got 'FP31'",
+            lambda: testing.arithmetic("FP31"),
+        ),
+        (
+            ValueError,
+            "expected an accumulator of FP16, BF16, FP32, FP64, got TF32",
+            lambda: testing.arithmetic("TF32"),
+        ),
     ],
 )
 def test_settings_are_refused_with_what_was_expected(

@@ -17,6 +17,7 @@ from labkit.formats import FP16
 from labkit.formats.text import round_fraction
 from labkit.grading import EXERCISES
 from labkit.testing import Arithmetic, VerdictKind, compare, matmul, sum_error
+from labkit.testing.orders import LONGEST
 from labkit.testing.tolerance import EXAMPLE, tolerance
 from labkit.testing.vectors import NAMES, check, known_mistakes, vectors
 from labkit.widgets import predictions
@@ -30,6 +31,11 @@ def test_the_tolerance_of_the_example_names_the_operation() -> None:
     lines = tolerance(EXAMPLE).splitlines()
     assert lines[0] == "matmul, K=4,096, BF16 operands, BF16 out, accumulator FP32"
     assert '  assert_explained(got, a, b, out=BF16, accumulator="FP32")' in lines
+
+
+def test_the_tolerance_of_an_operation_does_not_depend_on_case() -> None:
+    text = "dot K=16 fp16 out=fp32 accumulate=fp32"
+    assert tolerance(text.upper()) == tolerance(text)
 
 
 def test_the_tolerance_of_the_example_has_four_numbers() -> None:
@@ -75,6 +81,12 @@ def test_each_operation_has_a_tolerance(line: str) -> None:
 def test_long_rows_of_a_norm_have_a_tolerance(operation: str) -> None:
     # all 100,000 elements with their rows would need 80 GB
     assert min(rtol_and_atol(tolerance(f"{operation} K=100_000 fp16"))) >= 0.0
+
+
+@pytest.mark.parametrize("operation", ["softmax", "layer_norm", "rms_norm"])
+def test_rows_too_long_to_be_added_one_by_one_have_a_tolerance(operation: str) -> None:
+    terms = LONGEST + 1
+    assert min(rtol_and_atol(tolerance(f"{operation} K={terms} fp16"))) >= 0.0
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -344,6 +356,26 @@ def test_the_plugin_provides_the_fixture(output_of_the_plugin: str) -> None:
 
 def test_the_plugin_hides_the_frames_of_the_package(output_of_the_plugin: str) -> None:
     assert "def assert_explained" not in output_of_the_plugin
+
+
+BASE = """
+import torch
+from labkit.testing import assert_explained
+
+class Kernel:
+    def test_product(self):
+        ones = torch.ones(2, 2)
+        assert_explained(ones, ones, ones)
+"""
+
+
+def test_the_plugin_shows_the_line_of_an_inherited_test(tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text(BASE, encoding="utf-8")
+    test = "from kernel import Kernel\n\n\nclass TestKernel(Kernel):\n    pass\n"
+    (tmp_path / "test_kernel.py").write_text(test, encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    printed = run_pytest(tmp_path, "-p", "labkit.testing.plugin", "-p", "no:cacheprovider")
+    assert "\nkernel.py:8: assert_explained(ones, ones, ones)\n" in printed
 
 
 LISTED = "\ntest_kernel.py::test_wrong: cannot be rounding; "

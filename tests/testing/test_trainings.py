@@ -25,7 +25,7 @@ from labkit.testing import (
 )
 from labkit.testing.trainings import starts
 from labkit.testing.trainings.distance import Cell
-from labkit.testing.trainings.page import page
+from labkit.testing.trainings.page import HEIGHT, page
 from labkit.testing.trainings.reasons import other_loss
 from tests.testing.training_runs import Training, record
 
@@ -529,6 +529,12 @@ def test_a_page_names_each_tensor_and_escapes_it(tmp_path: Path) -> None:
     assert "<b>card" not in text
     for _, name in run.sampled[0].sketches:
         assert name in text
+
+
+@pytest.mark.parametrize("loss", [0.0, 2.5, 1e20])
+def test_a_constant_loss_is_a_line_in_the_middle_of_the_page(short: Recording, loss: float) -> None:
+    run = with_losses(short, loss)
+    assert f'points="0.0,{HEIGHT / 2} ' in page(compare_trainings(run, run))
 
 
 @pytest.mark.parametrize(

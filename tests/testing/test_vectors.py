@@ -225,6 +225,25 @@ def test_answers_of_another_kind_are_refused(name: str, key: str, dtype: type) -
         check({**table, key: table[key].astype(dtype)})
 
 
+@pytest.mark.parametrize("name", ["BF16", "NVFP4", "H100"])
+def test_right_answers_in_lists_break_no_rule(name: str) -> None:
+    answers = {key: values.tolist() for key, values in vectors(name).items()}
+    assert check(answers) == []
+    assert conventions(answers) == []
+
+
+def test_a_list_of_too_few_codes_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"expected 'codes' of shape .* got shape \[2\]"):
+        check({**vectors("FP16"), "codes": [1, 2]})
+
+
+def test_a_folder_is_not_an_answer_to_vectors(tmp_path: Path) -> None:
+    folder = tmp_path / "answers.npz"
+    folder.mkdir()
+    with pytest.raises(ValueError, match=r"expected an \.npz file"):
+        read(folder)
+
+
 def test_a_file_of_another_kind_is_not_an_answer_to_vectors(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("print(1)\n", encoding="utf-8")

@@ -152,8 +152,8 @@ def _loss_plot(diff: TrainingDiff) -> LossPlot | None:
     levels = [loss for _, loss in points]
     if diff.band is not None:
         levels += [edge for edge in (*diff.band.low, *diff.band.high) if math.isfinite(edge)]
-    # A margin of 5% above and below; curves that are constant get a range of 1.
-    margin = 0.05 * ((max(levels) - min(levels)) or 1.0)
+    # A margin above and below: 5% of the range, or of the loss if it is constant.
+    margin = 0.05 * ((max(levels) - min(levels)) or abs(levels[0]) or 1.0)
     low = min(levels) - margin
     high = max(levels) + margin
     last = max(step for step, _ in points) or 1

@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import io
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from labkit.formats import BLOCK_FORMATS
 from labkit.gemm import SPECS
@@ -85,10 +85,11 @@ def read(path: Path) -> Table:
     """Return the answers of an .npz file.
 
     Raises:
+        FileNotFoundError: there is no file at this path.
         ValueError: it is not such a file.
     """
     # numpy takes any other file for a pickle, and names the option that would run its code
-    if path.is_file() and not zipfile.is_zipfile(path):
+    if path.exists() and not zipfile.is_zipfile(path):
         raise ValueError(f"expected an .npz file, as np.savez writes it, got {path}")
     try:
         with np.load(path) as answers:
@@ -106,8 +107,11 @@ def check_file(path: Path) -> list[str]:
     return check(read(path))
 
 
-def check(answers: Answers) -> list[str]:
-    """Return the rules that answers break, with a counter-example and the known mistake for each.
+def check(answers: Mapping[str, ArrayLike]) -> list[str]:
+    """Return the rules that answers break, each with a counter-example, and the known mistake.
+
+    Args:
+        answers: arrays, or lists of numbers, under the names that the vectors have.
 
     Raises:
         ValueError: `answers` has no name, or an answer is missing, has another shape, or is of
@@ -117,27 +121,32 @@ def check(answers: Answers) -> list[str]:
         raise ValueError(
             f'expected "name" in the file, one of {_quoted(NAMES)}. Copy it from the vectors.'
         )
-    table = vectors(str(answers["name"]))
+    arrays = _as_arrays(answers)
+    table = vectors(str(arrays["name"]))
     kind = _vectors_of(str(table["name"]))
     keys = [key for key in ANSWERS if key in table]
-    _require_answers(answers, table, keys, kind)
+    _require_answers(arrays, table, keys, kind)
 
     # where standards leave a choice, any choice is right
     is_free = {key: np.zeros(len(table[key]), np.bool_) for key in keys}
-    for _, rows in kind.choices(table, answers):
+    for _, rows in kind.choices(table, arrays):
         is_free["scales"] |= rows
         is_free["elements"] |= rows
     found: list[str] = []
     for key in keys:
-        found += _broken_rules(kind, table, answers, key, is_free[key])
+        found += _broken_rules(kind, table, arrays, key, is_free[key])
     if found:
         for name, wrong in known_mistakes(table).items():
             if all(
-                same(answers[key], values, kind.format_of(key))[~is_free[key]].all()
+                same(arrays[key], values, kind.format_of(key))[~is_free[key]].all()
                 for key, values in wrong.items()
             ):
                 found.append(f"these answers are those of a known mistake: {name}")
     return found
+
+
+def _as_arrays(answers: Mapping[str, ArrayLike]) -> Table:
+    return {key: np.asarray(values) for key, values in answers.items()}
 
 
 def _require_answers(answers: Answers, table: Table, keys: list[str], kind: Vectors) -> None:
@@ -205,15 +214,16 @@ def known_mistakes(table: Table) -> dict[str, Table]:
     }
 
 
-def conventions(answers: Answers) -> list[str]:
+def conventions(answers: Mapping[str, ArrayLike]) -> list[str]:
     """Return the choices of a block format's answers that standards leave open, with sources.
 
     Answers as `check` takes them. A choice that differs from the vectors' is not a fault.
     """
-    table = vectors(str(answers["name"]))
+    arrays = _as_arrays(answers)
+    table = vectors(str(arrays["name"]))
     kind = _vectors_of(str(table["name"]))
     return [
         f"a convention, not a fault: {name}; row {int(np.flatnonzero(rows)[0])}"
-        for name, rows in kind.choices(table, answers)
+        for name, rows in kind.choices(table, arrays)
         if rows.any()
     ]
