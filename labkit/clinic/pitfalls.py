@@ -85,7 +85,10 @@ def _skips(record: RunRecord) -> Finding:
 
 
 def _underflow(record: RunRecord) -> Finding:
-    measured = [s.underflow for s in record.steps if s.underflow is not None]
+    # a share of NaN says nothing about the gradients
+    measured = [
+        s.underflow for s in record.steps if s.underflow is not None and not math.isnan(s.underflow)
+    ]
     if not measured:
         return Finding("underflow", Status.WARN, "not measured", "train with measure_every above 0")
     # the upper one of two middle values

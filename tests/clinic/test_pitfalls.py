@@ -64,3 +64,8 @@ def test_a_record_without_steps_is_healthy() -> None:
 def test_a_record_without_measurements_has_a_warning() -> None:
     unmeasured = find_pitfalls(record_of(StepRecord(1, 1.0, 1.0, False, True)))
     assert [f.what for f in unmeasured.of(Status.WARN)] == ["not measured"]
+
+
+def test_an_underflow_of_nan_is_not_a_measurement() -> None:
+    report = find_pitfalls(record_of(StepRecord(1, 2.0, 1.0, False, True, float("nan"))))
+    assert [finding.what for finding in report.of(Status.WARN)] == ["not measured"]
