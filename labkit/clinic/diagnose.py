@@ -145,8 +145,9 @@ def diagnose_script(script: Path, arguments: list[str], steps: int = 100) -> Rep
     if steps < 1:
         raise ValueError(f"steps: expected 1 or more, got {steps}")
     constants: list[Constant] = []
-    # an error of its syntax or its encoding is reported when the script runs
-    with suppress(SyntaxError, ValueError), tokenize.open(script) as file:
+    # An error of its syntax or its encoding is reported when the script runs. A sum of thousands of
+    # terms is too deep to read.
+    with suppress(SyntaxError, ValueError, RecursionError), tokenize.open(script) as file:
         constants += constants_in(file.read(), str(script))
     diagnosis = ScriptDiagnosis(steps, constants)
     ended = ""

@@ -6,6 +6,7 @@ one of the same type, and a dict of any type as a plain dict.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -52,7 +53,15 @@ def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
         return None
     if isinstance(value, dict):
         return {key: mapped(item, change) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list):
+        items = [mapped(item, change) for item in value]
+        if type(value) is list:
+            return items
+        # the class may take other arguments than a list
+        same_type = copy.copy(value)
+        same_type[:] = items
+        return same_type
+    if isinstance(value, tuple):
         items = [mapped(item, change) for item in value]
         is_named_tuple = hasattr(value, "_fields")
         return type(value)(*items) if is_named_tuple else type(value)(items)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -63,9 +64,14 @@ def values_of(array: Array, name: str) -> tuple[Floats, Format]:
     """Return the values of a tensor or an array of floats, exactly, and their format.
 
     Raises:
-        TypeError: it is neither, or holds no floats.
+        TypeError: it is neither, or holds no floats, or is sparse.
     """
     if isinstance(array, Tensor):
+        if array.layout is not torch.strided:
+            raise TypeError(
+                f"expected a dense tensor for {name}, got one of {array.layout}. Pass "
+                "tensor.to_dense()."
+            )
         if not array.is_floating_point():
             raise TypeError(
                 f"expected floats in {name}, got {array.dtype}. Cast to the dtype that the kernel "

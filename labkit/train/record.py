@@ -141,6 +141,7 @@ def load(path: str | Path) -> RunRecord:
 
     Raises:
         ValueError: the file is not a valid run record.
+        OSError: the file cannot be read.
     """
     return parse_record(
         Path(path).read_bytes(), SCHEMA, _unpack_record, f"{path} is not a run record"

@@ -501,6 +501,7 @@ def test_a_wrong_long_sum_does_not_pass() -> None:
             "expected E4M3 values in a",
             lambda: matmul(A.float(), B.float(), operands=E4M3),
         ),
+        (TypeError, "expected a dense tensor for a, got", lambda: matmul(A.to_sparse(), B)),
         (TypeError, "an operation alone", lambda: assert_explained(EXACT, matmul(A, B), B)),
     ],
 )
