@@ -33,9 +33,10 @@ from labkit.amp.boundary import LOSS_INSIDE_MODEL, Boundary
 from labkit.amp.casting.lists import registered_rules
 from labkit.amp.graph.cast_graph import CastGraph
 from labkit.amp.loss_scaling.clip import total_norm
+from labkit.amp.loss_scaling.magnitudes import largest_magnitudes
+from labkit.amp.loss_scaling.readings import read_scalars
 from labkit.amp.loss_scaling.scaler import Decision, ScalerState, StepReport, decide, initial
 from labkit.amp.loss_scaling.skips import FEWEST_SKIPS, diagnosis, step_report
-from labkit.amp.loss_scaling.unscale import largest_magnitudes, read_scalars
 from labkit.amp.low_bit.products import LowBitProducts, ScaleMemory
 from labkit.amp.masters.convert import (
     require_range,

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.amp.loss_scaling.unscale import largest_magnitude, read_scalars, stored_values
+from labkit.amp.loss_scaling.magnitudes import largest_magnitude, stored_values
+from labkit.amp.loss_scaling.readings import read_scalars
 
 # magnitudes that wait for a step, before they are read without one
 MOST_PENDING = 256

@@ -53,13 +53,10 @@ from labkit.amp.loss_scaling.clip import (
     clip_without_waiting_,
     finish_clipping,
 )
+from labkit.amp.loss_scaling.magnitudes import largest_magnitudes
+from labkit.amp.loss_scaling.readings import read_scalars
 from labkit.amp.loss_scaling.scaler import StepReport
-from labkit.amp.loss_scaling.unscale import (
-    largest_magnitudes,
-    non_finite_flags,
-    read_scalars,
-    unscale_with_flags,
-)
+from labkit.amp.loss_scaling.unscale import non_finite_flags, unscale_with_flags
 from labkit.amp.masters.weights import Weights
 from labkit.gemm.half_storage import HALVES
 from labkit.instrument.events import StepEvent

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils import checkpoint
 
-from labkit.amp.loss_scaling.unscale import stored_values
+from labkit.amp.loss_scaling.magnitudes import stored_values
 from labkit.clinic.gradient_parts import (
     GradientParts,
     Pass,

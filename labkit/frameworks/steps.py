@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.amp import ScalerConfig, decide, initial
-from labkit.amp.loss_scaling.unscale import read_scalars
+from labkit.amp.loss_scaling.readings import read_scalars
 from labkit.amp.masters.masters import Masters
 from labkit.amp.masters.weights import require_fitting
 from labkit.amp.step import Gradients, add_unscaled

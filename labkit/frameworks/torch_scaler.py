@@ -38,7 +38,7 @@ from torch.amp.grad_scaler import OptState
 
 from labkit.amp import ScalerConfig, ScalerState, advance
 from labkit.amp.distributed.group import raising_rank_lost
-from labkit.amp.loss_scaling.unscale import Readings
+from labkit.amp.loss_scaling.readings import Readings
 from labkit.instrument.events import LossScaled, UnscaleBegins
 from labkit.instrument.sources import reported_step
 from labkit.instrument.stream import STREAM

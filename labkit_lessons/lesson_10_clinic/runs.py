@@ -27,9 +27,9 @@ from .replay import (
 )
 from .treatment import Treatment
 
-# Relative room for the rounding of learning rates, and the largest distance of a schedule from a
-# straight line, as a share of its first rate.
+# The relative room for the rounding of the first and the last learning rate.
 RATE_ROUNDING = 0.01
+# The largest distance of a learning rate from the straight line between the first and the last.
 MOST_BENT = 0.02
 # The shares of the steps whose noise may lie below and above the noise of the format: each batch
 # has its own.
@@ -91,7 +91,9 @@ def _problems_of_result(name: str, treatment: Treatment) -> dict[str, str]:
     size = sum(parameter.numel() for parameter in model.parameters())
     shapes = [buffer.shape for buffer in model.buffers()]
     states = treatment.states
-    has_states = states is not None and states.dim() == 2 and states.shape[1] == size
+    has_states = False
+    if states is not None and states.dim() == 2:
+        has_states = len(states) > 0 and states.shape[1] == size
     if not has_states or [buffer.shape for buffer in treatment.buffers] != shapes:
         problems["parameters"] = "the model has other parameters than it came with"
 
@@ -119,7 +121,8 @@ def _problems_of_result(name: str, treatment: Treatment) -> dict[str, str]:
     scaled = sum(scale > 1 for scale in treatment.scales)
     if consultation.scaled and scaled < len(losses) - consultation.skips:
         problems["loss scale"] = (
-            "its loss is not scaled: the scaler is switched off, or its scale is 1"
+            f"its loss is scaled up in {scaled} of {len(losses)} steps: in the others the scaler "
+            "is switched off, or its scale is 1 or less"
         )
     if consultation.decided and treatment.decided < steps:
         problems["autograd function"] = (
@@ -175,12 +178,10 @@ def _problems_of_replay(name: str, run: Replay, loss_count: int) -> dict[str, st
             f"its steps are {length:.2f} times as long as a learning rate of {text.rate:g} makes "
             "them"
         )
-    if text.rate is None and not _falls_to_zero(run.rates):
-        first, last = (run.rates[0], run.rates[-1]) if run.rates else (0.0, 0.0)
-        problems["schedule"] = (
-            f"the learning rate goes from {first:.3g} to {last:.3g} over the steps that are taken; "
-            "it should fall to 0 over them"
-        )
+    if text.rate is None:
+        problem = _problem_of_rates(run.rates)
+        if problem:
+            problems["schedule"] = problem
     if run.partly:
         problems["all parameters"] = f"{' and '.join(run.partly)} did not move as the gradients say"
 
@@ -201,10 +202,26 @@ def _problems_of_replay(name: str, run: Replay, loss_count: int) -> dict[str, st
     return problems
 
 
-def _falls_to_zero(rates: list[float]) -> bool:
-    """Return whether learning rates fall in a straight line from RATES[0] or more to RATES[1]."""
+def _problem_of_rates(rates: list[float]) -> str:
+    """Return why learning rates do not fall in a straight line from RATES[0] or more to RATES[1].
+
+    The text is empty if they do.
+    """
     if not rates:
-        return False
-    starts_high = rates[0] >= (1 - RATE_ROUNDING) * RATES[0]
-    ends_low = rates[-1] <= (1 + RATE_ROUNDING) * RATES[1]
-    return starts_high and ends_low and bent(rates) <= MOST_BENT
+        return "no step was taken, so no learning rate was used"
+    if rates[0] < (1 - RATE_ROUNDING) * RATES[0]:
+        return (
+            f"the learning rate of the first step is {rates[0]:.3g}; it should begin at "
+            f"{RATES[0]:g} or above"
+        )
+    if rates[-1] > (1 + RATE_ROUNDING) * RATES[1]:
+        return (
+            f"the learning rate goes from {rates[0]:.3g} to {rates[-1]:.3g} over the steps that "
+            f"are taken; it should fall to {RATES[1]:g} or below"
+        )
+    if bent(rates) > MOST_BENT:
+        return (
+            "the learning rate does not fall in a straight line: it is up to "
+            f"{bent(rates):.2g} away from one"
+        )
+    return ""

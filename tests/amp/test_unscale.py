@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from labkit.amp import autocast, layer_scales, unscale
 from labkit.amp.loss_scaling.clip import clip_
-from labkit.amp.loss_scaling.unscale import largest_magnitudes, read_scalars
+from labkit.amp.loss_scaling.magnitudes import largest_magnitudes
+from labkit.amp.loss_scaling.readings import read_scalars
 from labkit.instrument import probe
 
 LOW = (torch.float16, torch.bfloat16)

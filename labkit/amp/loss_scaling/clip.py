@@ -19,8 +19,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from labkit.amp.loss_scaling.magnitudes import by_device_and_dtype, stored_values
 from labkit.amp.loss_scaling.scaler import FP32_MAX, FP32_SMALLEST_NORMAL
-from labkit.amp.loss_scaling.unscale import by_device_and_dtype, stored_values
 
 # the number that torch adds to the norm before it divides
 _EPSILON = 1e-6

@@ -3,8 +3,8 @@
 Gradients are cast to FP32 *before* they are divided by the scale: dividing first would make small
 gradients underflow in FP16 again. Gradients of one device and dtype go through one kernel, which
 multiplies by the reciprocal and checks for inf and NaN in the same pass. The kernel leaves its
-result on the device as a flag; `read_scalars` brings any number of such scalars to the host in one
-transfer, so that a step waits for the device once.
+result on the device as a flag, so that a step waits for the device once, when it reads all of them
+(`readings.read_scalars`).
 
 Invariant: found_inf is False exactly when every gradient that is returned is finite.
 
@@ -14,12 +14,13 @@ device).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from labkit.amp.loss_scaling.magnitudes import by_device_and_dtype
+from labkit.amp.loss_scaling.readings import read_scalars
 from labkit.amp.loss_scaling.scaler import FP32_MAX, FP32_SMALLEST_NORMAL
 from labkit.formats.arguments import require_kind
 
@@ -34,8 +35,8 @@ def unscale(
     """Return the gradients of the unscaled loss, and whether any of them holds inf or NaN.
 
     FP16 and BF16 gradients are returned in FP32, FP32 and FP64 ones in their dtype. Sparse
-    gradients are returned coalesced, with duplicates added up in FP32. The host waits for the
-    devices once, for any number of tensors.
+    gradients are returned coalesced, with duplicates added up in the dtype of the result. The host
+    waits for the devices once, for any number of tensors.
 
     Args:
         gradients: tensors of any shapes, dtypes and devices.
@@ -52,7 +53,7 @@ def unscale(
     >>> unscale([torch.tensor([1024.0, 6e-8]).half()], scale=1024.0)
     ([tensor([1.0000e+00, 5.8208e-11])], False)
     """
-    require_kind(gradients, Sequence, "gradients", "Pass a list of tensors")
+    require_kind(gradients, Sequence, "gradients", "Pass a list of tensors.")
     for gradient in gradients:
         require_kind(gradient, Tensor, "gradients", "Leave out parameters without a gradient.")
     require_kind(scale, float, "scale")
@@ -86,63 +87,6 @@ def non_finite_flags(gradients: Sequence[Tensor]) -> list[Tensor]:
     Each device and dtype of the gradients has one flag.
     """
     return [_check_and_multiply(group, 1.0) for group in by_device_and_dtype(gradients)]
-
-
-@torch.no_grad()
-def largest_magnitudes(gradients: Sequence[Tensor]) -> list[Tensor]:
-    """Return each gradient's largest magnitude, as a scalar on its device.
-
-    It is inf or NaN if the gradient holds such a number, and 0 if the gradient is empty.
-    """
-    values = [stored_values(g) for g in gradients]
-    # torch's kernel refuses an empty tensor and an empty list
-    filled = [value for value in values if value.numel()]
-    norms = iter(torch._foreach_norm(filled, math.inf) if filled else [])
-    return [
-        next(norms) if value.numel() else torch.zeros((), device=value.device) for value in values
-    ]
-
-
-def largest_magnitude(values: Tensor, axes: Sequence[int] = ()) -> Tensor:
-    """Return the largest magnitude of a tensor; NaN counts as the largest.
-
-    Args:
-        values: a floating-point tensor that is not empty.
-        axes: the axes to reduce, to size 1 each. Without any, all are reduced, to a scalar.
-    """
-    # On a CPU, vector_norm is ten times as slow as the operations below.
-    if values.device.type != "cpu":
-        largest: Tensor = torch.linalg.vector_norm(
-            values, math.inf, dim=list(axes) or None, keepdim=bool(axes)
-        )
-        return largest
-    if not axes:
-        least, most = torch.aminmax(values)
-        # `abs` turns the -0 of a tensor of zeros into +0
-        return torch.maximum(-least, most).abs_()
-    sizes = values.abs()
-    # one axis at a time is faster than several in one call
-    for axis in axes:
-        sizes = sizes.amax(axis, keepdim=True)
-    return sizes
-
-
-def read_scalars(scalars: Sequence[Tensor]) -> list[float]:
-    """Read scalars, each on its device, to the host, with one wait for all.
-
-    >>> read_scalars([torch.tensor(1.0), torch.tensor(True)])
-    [1.0, 1.0]
-    """
-    home = next((scalar.device for scalar in scalars if not scalar.is_cpu), None)
-    if home is None or len(scalars) == 1:
-        return [float(scalar.item()) for scalar in scalars]
-    # copies to one device do not block; `tolist` is the only wait
-    gathered = [
-        scalar if scalar.device == home else scalar.to(home, non_blocking=True)
-        for scalar in scalars
-    ]
-    values: list[float] = torch.stack(gathered).tolist()
-    return [float(value) for value in values]
 
 
 def _wide(gradients: Sequence[Tensor], in_place: bool) -> list[Tensor]:
@@ -179,23 +123,6 @@ def _wide(gradients: Sequence[Tensor], in_place: bool) -> list[Tensor]:
     return wide
 
 
-def stored_values(tensor: Tensor) -> Tensor:
-    """Return the values that a tensor stores, dense or sparse in any layout."""
-    if tensor.layout is torch.strided:
-        return tensor
-    return tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
-
-
-def by_device_and_dtype(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Return the values that tensors store, in groups that one kernel takes."""
-    groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for tensor in tensors:
-        # a call of `stored_values` would cost as much as the rest of the loop
-        values = tensor if tensor.layout is torch.strided else stored_values(tensor)
-        groups.setdefault((tensor.device, tensor.dtype), []).append(values)
-    return list(groups.values())
-
-
 def _multiply(group: list[Tensor], scale: float) -> Tensor:
     """Divide tensors of one device and dtype by the scale, in place.
 
@@ -226,37 +153,3 @@ def _check_and_multiply(group: list[Tensor], factor: float, flag: Tensor | None 
     on_device = torch.full((), factor, device=group[0].device)
     torch._amp_foreach_non_finite_check_and_unscale_(group, flag, on_device)
     return flag
-
-
-class Readings:
-    """A cache of the values of 1-element tensors, because reading a tensor makes the host wait.
-
-    An edit of a tensor invalidates its cached value.
-    """
-
-    def __init__(self) -> None:
-        # id of a tensor -> the tensor, so that its id is not reused, its version and its value
-        self._values: dict[int, tuple[Tensor, int, float]] = {}
-
-    def read(self, tensor: Tensor) -> float:
-        """Return the number in a 1-element tensor.
-
-        >>> readings, scale = Readings(), torch.tensor(8.0)
-        >>> readings.read(scale), readings.read(scale.mul_(2))
-        (8.0, 16.0)
-        """
-        known = self._values.get(id(tensor))
-        if known is None or known[1] != tensor._version:
-            value = float(tensor)
-            self._values[id(tensor)] = (tensor, tensor._version, value)
-            return value
-        return known[2]
-
-    def write(self, tensor: Tensor, value: float) -> None:
-        """Fill a tensor with a number that its dtype holds exactly, and cache the number."""
-        tensor.fill_(value)
-        self._values[id(tensor)] = (tensor, tensor._version, value)
-
-    def clear(self) -> None:
-        """Discard all cached values."""
-        self._values.clear()

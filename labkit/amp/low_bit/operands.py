@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from labkit.amp.loss_scaling.unscale import largest_magnitude
+from labkit.amp.loss_scaling.magnitudes import largest_magnitude
 from labkit.formats import (
     BLOCK_FORMATS,
     E4M3,

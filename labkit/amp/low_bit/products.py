@@ -38,7 +38,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labkit.amp.loss_scaling.unscale import largest_magnitude
+from labkit.amp.loss_scaling.magnitudes import largest_magnitude
 from labkit.amp.low_bit.operands import (
     ProductFormat,
     TensorScale,

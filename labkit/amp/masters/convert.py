@@ -23,7 +23,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from labkit.amp.loss_scaling.unscale import stored_values
+from labkit.amp.loss_scaling.magnitudes import stored_values
 from labkit.formats import FP32, Format, FormatLike, as_format
 from labkit.formats.arguments import require_kind
 from labkit.interop import dtype_of, format_of

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.amp.loss_scaling.unscale import read_scalars
+from labkit.amp.loss_scaling.readings import read_scalars
 from labkit.amp.masters.edits import checksum, differences
 from labkit.amp.masters.groups import cut, flat_gradient, flatten
 from labkit.amp.masters.without_master import WeightRounding, store_all_rounded

@@ -28,7 +28,11 @@ SCALERS = (
     ),
     Message(
         words="OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 128.0, reducing to 64.0",
-        pattern=r"overflow! rank \S+ skipping step|skipping step\. attempted loss scale",
+        # the line about hysteresis, in which the scale stays, has a row of its own
+        pattern=(
+            r"(?:overflow! rank \S+ skipping step|skipping step\. attempted loss scale)"
+            r"(?!.{0,60}hysteresis)"
+        ),
         means=SKIPS,
         next=WATCH,
         cards=SCALER,
@@ -39,7 +43,10 @@ SCALERS = (
     Message(
         words="Attempted loss scale: 65536, but hysteresis is 2. Reducing hysteresis to 1",
         pattern=r"hysteresis is \S+ reducing hysteresis",
-        means=SKIPS,
+        means=(
+            "A gradient held inf or NaN, so the scaler left this step out. Its scale stays: with "
+            "hysteresis, only several overflows lower it."
+        ),
         next=WATCH,
         cards=SCALER,
         source="deepspeedai/DeepSpeed#931",
@@ -371,10 +378,10 @@ SCALERS = (
             r"reducing dynamic loss scale from",
             r"detected overflow \S+ in tensor",
             r"gradients are non-?finite, weights were not updated",
-            r"(?:skipping|skipped) (?:the )?(?:step|update|batch|iteration)s?"
-            r" .{0,40}(?:overflow|non-?finite|nan|inf\b)",
-            r"(?:overflow|non-?finite|nan|inf)\b.{0,40}\bskipping (?:the )?(?:step|update"
-            r"|batch|optimizer)",
+            # a guard of the user's own skips a batch of data or an entry of a cache, too
+            r"(?:skipping|skipped) (?:the )?(?:step|update|iteration)s?"
+            r" .{0,40}(?:overflow|non-?finite gradient|(?:nan|inf) gradient)",
+            r"(?:overflow|non-?finite|nan|inf)\b.{0,40}\bskipping (?:the )?(?:optimizer )?step",
         ),
         means=SKIPS,
         next=WATCH,
@@ -585,8 +592,8 @@ SCALERS = (
         ),
         pattern=r"bf16 gradient accumulation is not safe",
         means=(
-            "Each part of an accumulation is added to a BF16 sum, which keeps 8 bits: from some "
-            "100 parts on, new ones are rounded away."
+            "Each part of an accumulation is added to a BF16 sum, which keeps 8 bits: after some "
+            "300 equal parts, further ones are rounded away."
         ),
         next="Set data_types.grad_accum_dtype to fp32.",
         cards=("average_in_bf16", "decay_is_lost"),

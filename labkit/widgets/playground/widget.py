@@ -141,7 +141,11 @@ def _expected(part: str, value: Any) -> str:
         return "" if is_choice else " or ".join(map(str, choices))
     if part in RANGES:
         places = RANGES[part]
-        return "" if is_number and value in places else f"{places[0]} to {places[-1]}"
+        return (
+            ""
+            if is_number and value in places
+            else f"a whole number from {places[0]} to {places[-1]}"
+        )
     if part == "momentum":
         return "" if is_number and 0 <= value < 1 else "a number from 0 to below 1"
     most = LARGEST[part]

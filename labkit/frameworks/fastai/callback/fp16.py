@@ -30,7 +30,7 @@ from torch.utils._pytree import tree_map_only
 
 from labkit.amp import RECIPES, ScalerConfig, decide, initial, static, unscale
 from labkit.amp.loss_scaling.clip import clip_
-from labkit.amp.loss_scaling.unscale import read_scalars
+from labkit.amp.loss_scaling.readings import read_scalars
 from labkit.amp.masters.edits import Checksum, checksum, differences
 from labkit.amp.masters.groups import cut, flatten
 from labkit.frameworks.fastai.callback.core import (
