@@ -13,10 +13,11 @@ import re
 
 from labkit.records.templates import markup
 
-# Code comes first, so that a dollar in it begins no formula. A single dollar begins one only if
-# another follows on the line, and neither belongs to a price, a variable or an escape.
+# Code comes first, so that a dollar in it begins no formula. As in pandoc, a formula touches both
+# of its dollars; the first follows no letter or digit, the second comes before none, and neither is
+# escaped.
 CODE_OR_FORMULA = re.compile(
-    r"```.*?```|`[^`\n]*`|\$\$(?P<block>.+?)\$\$|(?<![\\$\w])\$(?P<inline>[^$\n]+?)\$(?![\d$])",
+    r"```.*?```|`[^`\n]*`|\$\$(?P<block>.+?)\$\$|(?<![\\$\w])\$(?=\S)(?P<inline>[^$\n]+?)(?<![\s\\])\$(?![\w$])",
     re.S,
 )
 CASES = re.compile(r"\\begin\{cases\}(.+?)\\end\{cases\}", re.S)

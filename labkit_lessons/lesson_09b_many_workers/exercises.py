@@ -315,11 +315,11 @@ Oracle in the tests: numpy's FP16.""",
 # --- workers.parts ---
 
 
-def _even(random: Random) -> list[Case]:
+def _even(random: Random) -> list[tuple[int, int]]:
     return [(random.randint(1, 9) * world, world) for world in (1, 2, 4, 8)]
 
 
-def _uneven(random: Random) -> list[Case]:
+def _uneven(random: Random) -> list[tuple[int, int]]:
     """Rows with a shorter last part; rounding down gives other parts.
 
     A fair share of single rows is the same in all cases but the last. There, the last part lacks
@@ -348,13 +348,37 @@ def _empty(random: Random) -> list[Case]:
     ]
 
 
+def _block_sizes(random: Random) -> tuple[int, ...]:
+    return (1, *random.sample((2, 3, 4, 5, 8, 16), 2))
+
+
 def _in_blocks(draw: Callable[[Random], list[Case]]) -> Callable[[Random], list[Case]]:
     """Return a drawer of the same rows one by one, and in blocks of two sizes."""
 
     def drawn(random: Random) -> list[Case]:
         cases = draw(random)
-        blocks = (1, *random.sample((2, 3, 4, 5, 8, 16), 2))
-        return [(*case, block) for block in blocks for case in cases]
+        return [(*case, block) for block in _block_sizes(random) for case in cases]
+
+    return drawn
+
+
+def _of_blocks(
+    draw: Callable[[Random], list[tuple[int, int]]], missing: int
+) -> Callable[[Random], list[Case]]:
+    """Return a drawer of as many blocks as `draw` has rows, of three sizes.
+
+    Args:
+        draw: Draws (rows, ranks).
+        missing: Rows that the last block lacks, if it has several.
+    """
+
+    def drawn(random: Random) -> list[Case]:
+        pairs = draw(random)
+        cases: list[Case] = []
+        for block in _block_sizes(random):
+            lacks = missing if block > 1 else 0
+            cases += [(rows * block - lacks, world, block) for rows, world in pairs]
+        return cases
 
     return drawn
 
@@ -370,8 +394,8 @@ there finds none.
 Oracle in the tests: torch.chunk, and the DTensor of FSDP2.
 Source: torch.distributed.tensor.Shard (as torch.chunk).""",
     checks=(
-        Check("rows that can be shared evenly", 1, _in_blocks(_even)),
-        Check("a last part that is shorter", 2, _in_blocks(_uneven)),
+        Check("rows that can be shared evenly", 1, _of_blocks(_even, missing=0)),
+        Check("a last part that is shorter", 2, _of_blocks(_uneven, missing=1)),
         Check("ranks that hold nothing", 2, _in_blocks(_empty)),
     ),
     mistakes=(

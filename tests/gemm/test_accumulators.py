@@ -100,28 +100,48 @@ def exact(a: list[float], b: list[float], c: float, result: str) -> float:
     return to_format(whole(c) + sum(product(x, y) for x, y in zip(a, b, strict=True)), result)
 
 
+def next_towards_zero(values: torch.Tensor) -> torch.Tensor:
+    """Return the next numbers of the dtype; no value is 0.
+
+    In the code of a float, the magnitude follows the sign bit, so the code before it is that of the
+    next smaller magnitude.
+    """
+    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32}[values.itemsize]
+    return (values.view(integers) - 1).view(values.dtype)
+
+
 def numbers(
     dtype: torch.dtype, wide: float, count: int = 150, k: int = 13
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return operands a and b, and c, whose dot products cancel in half of the rows.
 
     Their magnitudes spread over 2^-wide to 2^wide. In every second row products cancel in pairs; in
-    every fourth row, one of the pairs cancels only nearly.
+    every fourth row, one of the pairs cancels only nearly: one factor is the next number.
     """
     g = torch.Generator().manual_seed(SEED)
 
     def draw(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=g) * torch.exp2(
-            (torch.rand(*shape, generator=g) * 2 - 1) * wide
-        )
+        spread = torch.exp2((torch.rand(*shape, generator=g) * 2 - 1) * wide)
+        return torch.randn(*shape, generator=g) * spread
 
-    a = draw(count, k).to(dtype)
-    b = draw(count, k).to(dtype)
-    c = draw(count).half().float()
-    a[::2, 1::2], b[::2, 1::2] = -a[::2, :-1:2], b[::2, :-1:2]
-    b[::4, 1] = torch.nextafter(b[::4, 1].float(), torch.tensor(0.0)).to(dtype)
-    # Just inside the range of FP16, so that C itself is finite.
-    return a, b, c.clamp(-60000, 60000)
+    # numbers of the dtype, in FP32, since torch computes little in FP8
+    a = draw(count, k).to(dtype).float()
+    b = draw(count, k).to(dtype).float()
+    a[::2, 1::2] = -a[::2, :-1:2]
+    b[::2, 1::2] = b[::2, :-1:2]
+    b[::4, 1] = next_towards_zero(b[::4, 1].to(dtype)).float()
+    # just inside the range of FP16, so that C itself is finite
+    c = draw(count).half().float().clamp(-60000, 60000)
+    return a.to(dtype), b.to(dtype), c
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_drawn_pairs_cancel_nearly(dtype: torch.dtype) -> None:
+    a, b, _ = numbers(dtype, 3.0)
+    products = a.double() * b.double()
+    pairs = products[::4, 0] + products[::4, 1]
+    assert (pairs != 0).all()
+    assert (pairs.abs() <= 2 * torch.finfo(dtype).eps * products[::4, 0].abs()).all()
 
 
 # How far the exponents of operands spread in each dtype without overflow.
@@ -136,9 +156,7 @@ def test_against_exact_arithmetic() -> None:
         "exact": lambda *case: exact(*case, "FP32"),
     }
     for dtype, wide in DTYPES.items():
-        a, b, c = numbers(torch.float32 if dtype.itemsize == 1 else dtype, wide)
-        a = a.to(dtype)
-        b = b.to(dtype)
+        a, b, c = numbers(dtype, wide)
         for name, by in ACCUMULATORS.items():
             ours = accumulate(a[:, None], b[:, :, None], c[:, None, None], by)[:, 0, 0].tolist()
             cases = zip(a.double().tolist(), b.double().tolist(), c.tolist(), strict=True)

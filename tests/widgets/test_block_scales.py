@@ -182,6 +182,15 @@ def test_reset_restores_the_first_numbers(page):
     assert page.trait("values") == BlockScales().values
 
 
+def test_reset_of_a_second_view_restores_the_first_numbers(page):
+    board = BlockScales()
+    first = board.values
+    board.values = [64.0, *first[1:]]
+    root = page.show(board)
+    root.get_by_role("button", name="Reset").click()
+    assert page.trait("values") == first
+
+
 def drag_to_the_top(page, bar, button="left"):
     """Press a button of the mouse on a bar, and move to just above it."""
     box = bar.bounding_box()

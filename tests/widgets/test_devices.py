@@ -4,17 +4,14 @@ Two devices stand in for a GPU: `meta`, which computes nothing, and the CPU with
 """
 
 import json
-import math
 import re
-import threading
-from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 
 from labkit.amp import RECIPES
-from labkit.train import GPU_TASKS, TASKS, Place, StepRecord, load, train
+from labkit.train import GPU_TASKS, TASKS, Place, load
 from labkit.widgets import BeatTheScaler, LiveTraining, TrainingBar, Workbench
 from labkit.widgets.driven.controller import Button, Phase
 
@@ -78,24 +75,52 @@ def test_a_gpu_that_is_missing_is_refused(monkeypatch):
         Workbench("digits", device="gpu")
 
 
-def test_sentence_record_and_figure_name_the_device(gpu, tmp_path):
+def test_sentence_before_a_run_names_the_device(gpu):
     bench = Workbench("digits", "O2", steps=24)
     assert "trains beside FP32 on this GPU: Tesla T4, with the same" in bench.sentence
-    run_to_the_end(bench.controller)
-    assert "on this GPU: Tesla T4, FP32 did " in bench.sentence
-    rates = bench.state()["place"]["rates"]
-    assert rates.startswith("trains on this GPU: Tesla T4; steps a second: FP32 ")
-    assert all(float(word.strip(",").split()[-1]) > 0 for word in rates.split(": ")[-1].split(","))
-    record = bench.record()
-    assert record.device == "Tesla T4"
-    assert record.steps_per_second == pytest.approx(1 / bench.forked_run.run.step_seconds)
-    assert load(record.save(tmp_path / "record.json")).device == "Tesla T4"
-    assert any("Tesla T4" in text.get_text() for text in bench.figure().texts)
     bench.close()
-    assert "on this GPU: Tesla T4" in BeatTheScaler(steps=4).state()["place"]["rates"]
 
 
-def test_another_device_begins_a_run_again(gpu, monkeypatch):
+@pytest.fixture
+def finished(gpu):
+    """A workbench whose run has ended on the card."""
+    bench = Workbench("digits", "O2", steps=24)
+    run_to_the_end(bench.controller)
+    yield bench
+    bench.close()
+
+
+def test_sentence_after_a_run_names_the_device(finished):
+    assert "on this GPU: Tesla T4, FP32 did " in finished.sentence
+
+
+def test_speeds_of_a_run_name_the_device(finished):
+    rates = finished.state()["place"]["rates"]
+    start = "trains on this GPU: Tesla T4; steps a second: "
+    assert rates.startswith(start)
+    # such as "FP32 120, FP16 95"
+    speeds = dict(each.rsplit(" ", 1) for each in rates.removeprefix(start).split(", "))
+    assert [*speeds] == ["FP32", "FP16"]
+    assert min(map(float, speeds.values())) > 0
+
+
+def test_saved_record_of_a_run_names_the_device(finished, tmp_path):
+    record = finished.record()
+    assert record.steps_per_second == pytest.approx(1 / finished.forked_run.run.step_seconds)
+    assert load(record.save(tmp_path / "record.json")).device == record.device == "Tesla T4"
+
+
+def test_figure_of_a_run_names_the_device(finished):
+    assert any("Tesla T4" in text.get_text() for text in finished.figure().texts)
+
+
+def test_game_names_its_device(gpu):
+    game = BeatTheScaler(steps=4)
+    assert "on this GPU: Tesla T4" in game.state()["place"]["rates"]
+    game.close()
+
+
+def test_another_device_begins_a_run_again(gpu):
     live = LiveTraining("digits", "O2", steps=4)
     offers = live._offers["places"]
     assert [place["label"] for place in offers] == ["this GPU: Tesla T4", "CPU, emulated"]
@@ -134,43 +159,8 @@ def test_large_tasks_are_offered_where_a_gpu_is(gpu, monkeypatch):
         LiveTraining("gpt_gpu")
 
 
-TASK = TASKS["digits"]
-RECIPE = RECIPES["FP16 dynamic"]
-
-
-def test_worked_example_of_a_bar() -> None:
-    bar = TrainingBar(TASK, RECIPE, seed=1, steps=5, device="cpu")
-    assert bar.phase == "ready"
-    assert bar.done == 0
-    assert bar.record is None
-    # The message of a page.
-    bar.wanted = "start"
-    record = bar.wait(60)
-    assert record is not None
-    assert record.steps == train(TASK, RECIPE, 1, steps=5).steps
-    assert bar.phase == "finished"
-    assert bar.done == 5
-    assert bar.sentence.startswith("Finished after 5 steps")
-    assert bar.losses == [step.loss for step in record.steps]
-    # A second start does nothing.
-    bar.start()
-    assert bar.phase == "finished"
-
-
-def test_a_long_training_has_a_hundred_losses() -> None:
-    bar = TrainingBar(TASK, RECIPE, steps=1000, device="cpu")
-    for step in range(1, 1001):
-        bar._tell(
-            StepRecord(step, math.inf if step > 900 else 1 / step, 1.0, step > 900, step <= 900)
-        )
-    # An infinite loss is a gap.
-    assert len(bar.losses) == 100
-    assert bar.losses[0] == 0.1
-    assert bar.losses[-1] is None
-
-
-def test_widget_trains_on_the_gpu_if_there_is_one(gpu) -> None:
-    bar = TrainingBar(TASK, RECIPE, steps=5)
+def test_a_training_bar_trains_on_the_gpu(gpu):
+    bar = TrainingBar(TASKS["digits"], RECIPES["FP16 dynamic"], steps=5)
     assert bar.sentence.endswith("5 steps on this GPU: Tesla T4.")
     bar.start()
     record = bar.wait(60)
@@ -180,34 +170,3 @@ def test_widget_trains_on_the_gpu_if_there_is_one(gpu) -> None:
     assert re.search(
         r"on Tesla T4: FP32 [\d.,]+, FP16 dynamic [\d.,]+ \([\d.,]+ times FP32\)\.", bar.sentence
     )
-    assert TrainingBar(TASK, RECIPE, device="cpu").place.emulated
-
-
-def test_stop_and_a_hidden_page_end_a_training() -> None:
-    unseen = {"content": {"data": {"method": "custom", "content": {"do": "unseen"}}}, "buffers": []}
-    for end in (lambda bar: setattr(bar, "wanted", "stop"), lambda bar: bar._handle_msg(unseen)):
-        bar = TrainingBar(TASK, RECIPE, steps=10_000, device="cpu")
-        begun = threading.Event()
-        # A page that is hidden before the start does not prevent it.
-        bar._handle_msg(unseen)
-        bar.observe(lambda _, begun=begun: begun.set(), "done")
-        bar.start()
-        assert begun.wait(60)
-        end(bar)
-        record = bar.wait(60)
-        assert record is not None
-        assert record.stopped
-        assert 1 <= len(record.steps) < 10_000
-        assert bar.phase == "stopped"
-        assert bar.sentence[:14] == "Stopped after "
-
-
-def test_a_training_that_fails_is_reported() -> None:
-    def broken() -> object:
-        raise RuntimeError("no such network")
-
-    bar = TrainingBar(replace(TASK, make_model=broken), RECIPE, steps=2)
-    bar.start()
-    assert bar.wait(60) is None
-    assert bar.phase == "failed"
-    assert bar.sentence == "It failed: RuntimeError: no such network"

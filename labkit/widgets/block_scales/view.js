@@ -40,6 +40,7 @@ import { makePicture } from "./picture.js";
  * @property {number[][]} rotation A Hadamard matrix, 16 x 16.
  * @property {number[][]} random The random numbers of each draw.
  * @property {number[]} picture The pixels, row by row.
+ * @property {number[]} [first] The numbers that Reset restores.
  * @property {number} top The end of the axis.
  */
 
@@ -60,8 +61,8 @@ const WAYS_OF_SCALES = [
 
 /** @param {Model<Traits>} model */
 function blockControls(model) {
-  const { formats, random } = model.get("_choices");
-  const start = model.get("values");
+  // a notebook that an earlier version saved has no first numbers
+  const { formats, random, first = model.get("values") } = model.get("_choices");
   const names = formats.map(({ name }) => name);
   return {
     format: traitChoice(model, "format", "Format", names),
@@ -86,7 +87,7 @@ function blockControls(model) {
       title: "by chance, with other random numbers",
       onPress: () => put(model, { draw: (model.get("draw") + 1) % random.length }),
     }),
-    reset: button({ label: "Reset", onPress: () => put(model, { values: start }) }),
+    reset: button({ label: "Reset", onPress: () => put(model, { values: first }) }),
   };
 }
 

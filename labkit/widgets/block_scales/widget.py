@@ -153,7 +153,11 @@ def night() -> list[float]:
 
 
 def choices(values: Sequence[float]) -> dict[str, Any]:
-    """Return formats, the rotation, random numbers, a picture and the end of the axis, as JSON."""
+    """Return what the page needs beside the traits, as JSON.
+
+    These are formats, the rotation, random numbers, a picture, the first numbers, and the end of
+    the axis.
+    """
     formats = [
         {
             "name": row.name,
@@ -173,6 +177,7 @@ def choices(values: Sequence[float]) -> dict[str, Any]:
         "rotation": rotation().tolist(),
         "random": random_draws().tolist(),
         "picture": night(),
+        "first": list(values),
         "top": 2.0 ** min(math.frexp(largest)[1] + 2, FP16.emax),
     }
 

@@ -82,8 +82,11 @@ class Served:
         self.raised = None
         self.check_run.found = found
         runtestprotocol(test, nextitem=None, log=False)
-        if self.raised is not None:
+        if isinstance(self.raised, Exception | KeyboardInterrupt | SystemExit):
             raise self.raised
+        # pytest's own outcomes, as of `pytest.fail`, are no Exceptions, which the server catches
+        if self.raised is not None:
+            raise AssertionError(str(self.raised)) from self.raised
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> None:
