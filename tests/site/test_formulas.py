@@ -32,8 +32,28 @@ def test_the_picture_of_a_letter_is_lower_than_a_line():
 
 @pytest.mark.parametrize(
     "text",
-    ["`$x$`", "```\n$x$\n```", "it costs $5 or $6", r"\$x\$", "$ $", "$$ $$"],
-    ids=["code", "block of code", "prices", "escaped", "a blank", "a block of a blank"],
+    [
+        "`$x$`",
+        "```\n$x$\n```",
+        "it costs $5 or $6",
+        "set $HOME and $PATH first",
+        "about $5 (or $n for n)",
+        r"costs $5, or 5\$ each",
+        r"\$x\$",
+        "$ $",
+        "$$ $$",
+    ],
+    ids=[
+        "code",
+        "block of code",
+        "prices",
+        "variables",
+        "a price and a variable",
+        "a price and an escape",
+        "escaped",
+        "a blank",
+        "a block of a blank",
+    ],
 )
 def test_text_with_dollars_that_is_not_a_formula_is_unchanged(text):
     assert typeset(text) == text

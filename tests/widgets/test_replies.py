@@ -3,11 +3,14 @@
 Each test is named after its lesson.
 """
 
+import re
+
 import numpy as np
 import pytest
 import torch
 
 from labkit.amp import RECIPES
+from labkit.course import lessons
 from labkit.formats import FP16
 from labkit.gemm import SPECS, emulate
 from labkit.instrument import fate, merge, underflow, zeros_inside
@@ -146,15 +149,20 @@ def test_03_a_product_has_22_bits() -> None:
     assert (2047 * 2047).bit_length() == 22
     assert right("tensor.product") == "90,000"
     assert_reply_says("tensor.product", "90,000", "all 22 bits", "Only a D in FP16 would overflow")
-    for gpu, millions in (("V100", 16.8), ("A100", 33.6), ("H100", 67.1)):
-        length = SPECS[gpu].block_length
-        stop = 2.0 ** (SPECS[gpu].fraction_bits + 1)
-        ones = [1.0] * length
-        assert [product(ones, ones, c, gpu) for c in (stop, stop / 2)] == [stop, stop / 2 + length]
-        assert f"{stop / 1e6:.1f}" == str(millions)
 
 
-def test_03_only_the_h100_keeps_sixteen_tiny_terms() -> None:
+@pytest.mark.parametrize(("gpu", "millions"), [("V100", 16.8), ("A100", 33.6), ("H100", 67.1)])
+def test_03_a_sum_of_ones_stops_at_the_stated_number(gpu: str, millions: float) -> None:
+    stop = 2.0 ** (SPECS[gpu].fraction_bits + 1)
+    ones = [1.0] * SPECS[gpu].block_length
+    assert product(ones, ones, stop, gpu) == stop
+    assert product(ones, ones, stop / 2, gpu) == stop / 2 + len(ones)
+    assert f"{stop / 1e6:.1f}" == str(millions)
+    (text,) = [each.text for each in lessons() if each.name == "03_tensor_cores"]
+    assert re.search(rf"an? {gpu}\s(# )?(counts )?to {millions}", text.read_text(encoding="utf-8"))
+
+
+def test_03_hopper_and_later_keep_sixteen_tiny_terms() -> None:
     board = MmaBlock("1 and small terms", "V100", -25)
     assert {gpu for gpu, value in board.found.items() if value == 1 + 2.0**-21} == {
         "H100",
@@ -232,17 +240,43 @@ def test_06_steps_of_the_shipped_scaler_below_the_safe_scales() -> None:
     )
 
 
-def test_06_what_a_scale_saves_and_what_it_does_not() -> None:
+def test_06_a_quotient_in_fp16_becomes_0() -> None:
     arrived = np.float16(2.0**-27 * 2**10)
     assert np.float32(arrived / np.float16(2**10)) == 0
     assert np.float32(arrived) / 2**10 == 2.0**-27
+    assert_reply_says("scaling.order", "0", "2^-27 is nearer to 0 than to 2^-24")
+
+
+def test_06_a_scale_of_2_to_the_40_overflows() -> None:
     assert half(2.0**-20 * 2.0**40) == np.inf
-    task = TASKS["segmentation"]
-    assert task.batch_size * scattered_digits().train_targets[0].numel() == 552_960
-    histogram = merge(gradient_snapshot(TrainingRun(task, RECIPES["FP16"])).layers.values())
+    assert_reply_says(
+        "scaling.too_high", "gradients turn into inf", "2^-20 times 2^40 is 2^20, and that is inf"
+    )
+
+
+def test_06_the_mean_of_a_batch_divides_by_552_960() -> None:
+    pixels = scattered_digits().train_targets[0].numel()
+    assert TASKS["segmentation"].batch_size * pixels == 552_960
+    assert_reply_says("scaling.lost", "most of them", "The mean divides by 552,960")
+
+
+def test_06_most_gradients_of_segmentation_underflow() -> None:
+    run = TrainingRun(TASKS["segmentation"], RECIPES["FP16"])
+    histogram = merge(gradient_snapshot(run).layers.values())
     assert fate(histogram, FP16).underflowed > 0.5
+    assert right("scaling.lost") == "most of them"
+
+
+def test_04_zeros_of_digits_are_zeros_in_fp32() -> None:
+    run = TrainingRun(TASKS["digits"], RECIPES["FP16"])
     weights = "weight gradients"
-    a, b = (TrainingRun(TASKS[name], RECIPES["FP16"]) for name in ("segmentation_small", "digits"))
-    assert [f"{zeros_inside(run.next_gradients(weights)):.0%}" for run in (a, b)] == ["1%", "24%"]
-    assert zeros_inside(b.fp32_twin().next_gradients(weights)) > 0.23
-    assert underflow(a.fp32_twin().next_gradients(), a.next_gradients()) > 0.5
+    assert f"{zeros_inside(run.next_gradients(weights)):.0%}" == "24%"
+    assert zeros_inside(run.fp32_twin().next_gradients(weights)) > 0.23
+    assert_reply_says("gradients.zeros", "the one with 24%", "these are zero in FP32 too")
+
+
+def test_04_segmentation_has_few_zeros_and_loses_most() -> None:
+    run = TrainingRun(TASKS["segmentation"], RECIPES["FP16"])
+    assert f"{zeros_inside(run.next_gradients('weight gradients')):.0%}" == "2%"
+    assert underflow(run.fp32_twin().next_gradients(), run.next_gradients()) > 0.5
+    assert_reply_says("gradients.zeros", "the one with 2%", "has lost most of its activation")
