@@ -473,7 +473,7 @@ def two_backward_passes() -> Case:
 
 
 def trajectory_balance() -> Case:
-    """A GFlowNet's loss: squares of large numbers, so that scaled gradients are whole numbers."""
+    """A GFlowNet's loss: squares of large numbers, so most scaled gradients are whole numbers."""
 
     class Flow(nn.Module):
         def __init__(self) -> None:

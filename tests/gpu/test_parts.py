@@ -35,6 +35,7 @@ from tests.gpu.capture import tiles
 from tests.gpu.capture.kernel import INSTRUCTIONS
 from tests.gpu.capture.test_capture import HOPPER, stand_in
 from tests.gpu.capture.tiles import load_capture
+from tests.gpu.checks import __main__ as served_checks
 from tests.gpu.checks import test_checks
 from tests.gpu.conftest import CheckRun
 from tests.gpu.test_passport import serving
@@ -701,3 +702,15 @@ def test_failing_case_is_left_out(monkeypatch):
     )
     assert [run.case for run in runs] == [cases[0], cases[2]]
     assert left_out == [(cases[1], PLANTED.partition(": ")[2])]
+
+
+def test_a_check_that_fails_by_pytest_is_an_assertion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outcomes of pytest are no Exceptions, and the server catches only these."""
+    served = served_checks.Served(gpu_job.Job("cpu", quick=True), only=())
+
+    def fails(*_: object, **__: object) -> None:
+        served.raised = pytest.fail.Exception("expected a card")
+
+    monkeypatch.setattr(served_checks, "runtestprotocol", fails)
+    with pytest.raises(AssertionError, match="expected a card"):
+        served.run(None, "cpu", {})
