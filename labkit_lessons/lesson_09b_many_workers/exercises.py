@@ -52,10 +52,19 @@ def _spoiled(random: Random, bad: float) -> list[Case]:
     """One bad element on the first rank, the last, or one between, once at a scale of 1."""
     cases: list[Case] = []
     between = random.randint(1, 2)
-    for world, rank, place in ((4, 0, 1), (4, 3, 0), (4, between, 1), (1, 0, 1), (6, 5, 1)):
+    # the number of ranks, the rank of the bad element, its row and its column
+    for world, rank, row, column in (
+        (4, 0, -1, 1),
+        (4, 3, 0, 0),
+        (4, between, -1, 1),
+        (1, 0, -1, 1),
+    ):
         parts, gradients, scale, lr = _ranks(random, world)
-        gradients[rank][-place, place] = bad
-        cases.append((parts, gradients, 1.0 if world == 6 else scale, lr))
+        gradients[rank][row, column] = bad
+        cases.append((parts, gradients, scale, lr))
+    parts, gradients, _, lr = _ranks(random, 6)
+    gradients[5][-1, 1] = bad
+    cases.append((parts, gradients, 1.0, lr))
     return cases
 
 
