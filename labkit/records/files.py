@@ -42,7 +42,12 @@ def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> 
     Args:
         path: the file; its folder is created if missing.
         content: the new content, or a function that writes it to an open file.
+
+    Raises:
+        IsADirectoryError: path is a folder.
     """
+    if path.is_dir() and not path.is_symlink():
+        raise IsADirectoryError(f"expected a file to write, got the folder {path}")
     path.parent.mkdir(parents=True, exist_ok=True)
     _delete_abandoned(path)
     temporary, file = _open_temporary(path)

@@ -52,6 +52,13 @@ def test_content_may_be_written_by_a_function(tmp_path: Path) -> None:
     assert path.read_bytes() == b"new"
 
 
+def test_a_folder_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with pytest.raises(IsADirectoryError, match="expected a file to write, got the folder .*run"):
+        write_atomic(tmp_path / "run", b"content")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
 def test_a_line_is_in_the_file_before_it_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
     with path.open("w", encoding="utf-8") as file:
