@@ -54,7 +54,7 @@ def test_content_may_be_written_by_a_function(tmp_path: Path) -> None:
 
 def test_a_folder_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    with pytest.raises(IsADirectoryError, match="expected a file to write, got the folder .*run"):
+    with pytest.raises(IsADirectoryError, match=r"expected a file to write, got the folder .*run"):
         write_atomic(tmp_path / "run", b"content")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
