@@ -90,7 +90,11 @@ REFUSED: dict[str, list[tuple[str, object, str | None]]] = {
         ("seed", 10_000, "seed: expected 0 to 9999, got 10000"),
         ("changes", {"weights": "FP12"}, "weights: expected FP32, FP16, BF16, E4M3, E5M2"),
         ("changes", {"colour": "red"}, "there is no part 'colour' of a recipe"),
-        ("changes", {"log2_scale": 31}, "log2_scale: expected a whole number from -10 to 30, got 31"),
+        (
+            "changes",
+            {"log2_scale": 31},
+            "log2_scale: expected a whole number from -10 to 30, got 31",
+        ),
         ("method", {"rate": 0}, "rate: expected a number above 0, at most 100, got 0"),
     ],
     "live": [
