@@ -29,7 +29,7 @@ from torch import nn
 from labkit.formats import BF16, FP16, round_to
 
 # functions that fill a tensor with a number, keep it between two, or add one in place
-FILLED = {
+TAKING_NUMBERS = {
     "add_",
     "sub_",
     "masked_fill",
@@ -235,13 +235,12 @@ class _Reader(ast.NodeVisitor):
         """Look at large negative numbers that are assigned to a part of a tensor, as a mask is."""
         self.generic_visit(node)
         number = _number(node.value, self.names)
-        for target in node.targets:
-            if isinstance(target, ast.Subscript) and number is not None and number < -FP16.max:
-                # an entry of a dict or a list has one key
-                is_entry = isinstance(target.slice, ast.Constant | ast.JoinedStr)
-                if not is_entry:
-                    self.found.append((node, number))
-                    return
+        if number is None or number >= -FP16.max:
+            return
+        parts = [target.slice for target in node.targets if isinstance(target, ast.Subscript)]
+        # a constant index is the key of a dict or the place in a list
+        if any(not isinstance(part, ast.Constant | ast.JoinedStr) for part in parts):
+            self.found.append((node, number))
 
     def visit_Call(self, node: ast.Call) -> None:
         """Look at numbers that tensors are filled with or kept between, and at layers' epsilons."""
@@ -255,7 +254,7 @@ class _Reader(ast.NodeVisitor):
         if not (hasattr(torch.optim, name) or OF_OPTIMIZERS & keywords):
             values = [keyword.value for keyword in node.keywords if keyword.arg in KEYWORDS]
             self._look(node, *values)
-        if name in FILLED:
+        if name in TAKING_NUMBERS:
             self._look(node, *node.args)
         position = _position_of_eps(name)
         if position is not None:

@@ -17,8 +17,13 @@ from labkit.records.templates import markup
 # of its dollars; the first follows no letter or digit, the second comes before none, and neither is
 # escaped.
 CODE_OR_FORMULA = re.compile(
-    r"```.*?```|`[^`\n]*`|\$\$(?P<block>.+?)\$\$|(?<![\\$\w])\$(?=\S)(?P<inline>[^$\n]+?)(?<![\s\\])\$(?![\w$])",
-    re.S,
+    r"""
+      ```.*?```
+    | `[^`\n]*`
+    | \$\$ (?P<block> .+? ) \$\$
+    | (?<![\\$\w]) \$ (?=\S) (?P<inline> [^$\n]+? ) (?<![\s\\]) \$ (?![\w$])
+    """,
+    re.DOTALL | re.VERBOSE,
 )
 CASES = re.compile(r"\\begin\{cases\}(.+?)\\end\{cases\}", re.S)
 # LaTeX that matplotlib lacks -> its equivalent

@@ -86,8 +86,7 @@ def test_answer_of_more_than_a_third_is_not_a_hint(authors: int, groups: int) ->
 @pytest.mark.parametrize(("length", "groups"), [(119, 0), (120, 1)])
 def test_short_equal_answers_are_not_listed(length: int, groups: int) -> None:
     """Comments are not counted."""
-    text = "def f(x):\n    return "
-    text += "x" * (length - len(text))
+    text = "def f(x):\n    return ".ljust(length, "x")
     rows = [row("ada", "", 8, text=text), row("bob", "", 8, text=f"# of mine\n{text}")]
     assert len(equal_answers(rows)) == groups
 

@@ -85,7 +85,7 @@ def read(path: Path) -> Table:
     """Return the answers of an .npz file.
 
     Raises:
-        FileNotFoundError: there is no file at this path.
+        FileNotFoundError: the file does not exist.
         ValueError: it is not such a file.
     """
     # numpy takes any other file for a pickle, and names the option that would run its code
