@@ -237,9 +237,8 @@ class _Reader(ast.NodeVisitor):
         number = _number(node.value, self.names)
         if number is None or number >= -FP16.max:
             return
-        parts = [target.slice for target in node.targets if isinstance(target, ast.Subscript)]
-        # a constant index is the key of a dict or the place in a list
-        if any(not isinstance(part, ast.Constant | ast.JoinedStr) for part in parts):
+        indices = [target.slice for target in node.targets if isinstance(target, ast.Subscript)]
+        if any(map(_is_index_of_tensors, indices)):
             self.found.append((node, number))
 
     def visit_Call(self, node: ast.Call) -> None:
@@ -259,6 +258,19 @@ class _Reader(ast.NodeVisitor):
         position = _position_of_eps(name)
         if position is not None:
             self._look(node, *node.args[position : position + 1])
+
+
+def _is_index_of_tensors(index: ast.expr) -> bool:
+    """Return whether an index selects a part of a tensor, and not an entry of a dict or a list.
+
+    A slice, a comparison and `~` do; so does what is called a mask.
+
+    >>> [_is_index_of_tensors(ast.parse(text, mode="eval").body) for text in ("mask", "name")]
+    [True, False]
+    """
+    if "mask" in ast.unparse(index).lower():
+        return True
+    return any(isinstance(each, ast.Slice | ast.Compare | ast.Invert) for each in ast.walk(index))
 
 
 @functools.cache
