@@ -1,6 +1,6 @@
 """Passports of a GPU: written although items fail, hang or crash, and read although damaged.
 
-The items of most tests are small functions of this module, which a process serves as it does the
+The items of most tests are small functions of `served_items`, which a process serves as it does the
 real ones. The tests of the reader use `passport_t4_simulated.jsonl`, which was written on the
 simulated T4; the last test writes such a file.
 """
@@ -27,76 +27,15 @@ from labkit.gpu.job import Job
 from labkit.gpu.measure import ulps_apart
 from labkit.gpu.passport.probes import REFUSALS, reason_of
 from labkit.gpu.passport.read import KINDS
-from labkit.gpu.worker import Item, Kind, WorkerProcess, answer
+from labkit.gpu.worker import WorkerProcess, answer
 from labkit.train import TASKS
+from tests.gpu.served_items import Found, serving
 from tests.slowness import slowness
 
 ROOT = Path(__file__).parents[2]
 T4 = Path(__file__).with_name("passport_t4_simulated.jsonl")
-Found = dict[str, Any]
 
 # --- writing --------------------------------------------------------------------------------------
-
-
-def lines_before(device: str, found: Found) -> None:
-    """Count the lines that the file of this passport holds while this item runs."""
-    found["lines"] = len(Path(os.environ["TEST_PASSPORT"]).read_text().splitlines())
-
-
-def fails(device: str, found: Found) -> None:
-    found["by then"] = 3
-    raise ValueError("expected an even number, got 3")
-
-
-def hangs(device: str, found: Found) -> None:
-    print("about to wait", file=sys.stderr)
-    threading.Event().wait()
-
-
-def aborts(device: str, found: Found) -> None:
-    os.abort()
-
-
-def prints(device: str, found: Found) -> None:
-    # What a library prints must not be taken for an answer.
-    print('{"item": "not an answer"}')
-    found["ok"] = True
-
-
-def has_no_memory(device: str, found: Found) -> None:
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-
-
-def breaks_the_context(device: str, found: Found) -> None:
-    def refuse(device: str) -> None:
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-    sys.modules["labkit.gpu.worker"].synchronize = refuse
-    refuse(device)
-
-
-SERVED = {
-    function.__name__: function
-    for function in (lines_before, fails, hangs, aborts, prints, has_no_memory, breaks_the_context)
-}
-
-
-def serving(*names: str) -> list[str]:
-    """Return the command of a process that serves these functions; "time NAME" is a timing."""
-    return [sys.executable, "-c", f"from tests.gpu.test_passport import serve\nserve({names!r})"]
-
-
-def serve(names: tuple[str, ...]) -> None:
-    from labkit.gpu.worker import serve
-
-    kinds = {True: Kind.TIMING, False: Kind.FACTS}
-    serve(
-        [
-            Item(name, kinds[name.startswith("time ")], SERVED[name.removeprefix("time ")])
-            for name in names
-        ],
-        "cpu",
-    )
 
 
 @pytest.fixture
@@ -166,7 +105,7 @@ def test_passport_names_its_schema(troubled: Passport) -> None:
 def test_failed_item_has_its_error_and_traceback(troubled: Passport) -> None:
     fails = troubled.lines["fails"]
     assert fails["error"] == "ValueError: expected an even number, got 3"
-    frames = [frame for frame in fails["traceback"] if "test_passport.py" in frame]
+    frames = [frame for frame in fails["traceback"] if "served_items.py" in frame]
     assert any("fails" in frame for frame in frames)
 
 
