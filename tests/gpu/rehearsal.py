@@ -46,7 +46,14 @@ def job_of(
     return gpu.Job(device, part, quick, time.time() + seconds, folder)
 
 
+def lines_by_item(file: Path) -> dict[str, Any]:
+    """Return item -> its line, in a file of a passport or of a part."""
+    return {line["item"]: line for line in map(json.loads, file.read_text().splitlines())}
+
+
 def lines_of(folder: Path, part: str) -> dict[str, Any]:
-    """Return the lines that a part saved by their items, without the first line and the last."""
+    """Return the lines that a part saved by their items, without the start and the end."""
     (path,) = (folder / "checks").rglob(f"{part}.jsonl")
-    return {line["item"]: line for line in map(json.loads, path.read_text().splitlines()[1:-1])}
+    lines = lines_by_item(path)
+    del lines["start"], lines["end"]
+    return lines
