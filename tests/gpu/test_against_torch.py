@@ -4,6 +4,7 @@ The card runs the CPU's kernels under CUDA's dispatch key, so torch's own C++ de
 each operation. Differences of cuBLAS and cuDNN are not visible here.
 """
 
+import re
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from labkit.frameworks.torch_amp import GradScaler, autocast
 from tests.gpu import against_torch
 from tests.gpu.checks import test_checks as checks
 from tests.gpu.conftest import CheckRun, without_a_gpu
+from tests.gpu.simulated import Outcomes
 
 # Where the drop-in differs from torch on purpose: name -> why. A name that no longer differs fails
 # its test.
@@ -87,7 +89,12 @@ def test_every_module_forward_and_backward(simulated_gpu: Any, dtype: str) -> No
     assert found["equal"] > 2500
 
 
-def by_the_list() -> list[str]:
+def a_loss_in_parts_and_by_the_list() -> list[str]:
+    """Compare torch's cross entropy of FP16 logits with ours in parts, and with that of the list.
+
+    torch.autocast casts the parts of a cross entropy one by one; torch's documentation lists it as
+    one operation in FP32.
+    """
     logits = 8 * torch.randn(64, 10, device="cuda", dtype=torch.float16)
     classes = torch.arange(64, device="cuda") % 10
 
@@ -96,11 +103,11 @@ def by_the_list() -> list[str]:
             return torch.nn.functional.cross_entropy(logits, classes)
 
     theirs = against_torch.outcome(loss, torch.autocast("cuda", torch.float16))
-    ours = [against_torch.outcome(loss, autocast("cuda", torch.float16))]
+    ours = against_torch.outcome(loss, autocast("cuda", torch.float16))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch_amp, "COMPOSITES", {})
-        ours.append(against_torch.outcome(loss, autocast("cuda", torch.float16)))
-    return [against_torch.compare(theirs, result) for result in ours]
+        listed = against_torch.outcome(loss, autocast("cuda", torch.float16))
+    return [against_torch.compare(theirs, ours), against_torch.compare(theirs, listed)]
 
 
 EXACT = [network for network in against_torch.TRAINED if f"nn.{network}" not in MODULES]
@@ -114,15 +121,25 @@ def trainings() -> dict[str, str]:
     }
 
 
-def test_composites_and_trainings_equal_torch_s(simulated_gpu: Any) -> None:
-    """The rule of labkit.amp.autocast, from torch's documentation, differs from torch's own."""
-    found = simulated_gpu("T4", [against_torch.composites, by_the_list, trainings])
-    composites = found[against_torch.composites]
+@pytest.fixture(scope="module")
+def outcomes(simulated_gpu: Any) -> Outcomes:
+    compared = [against_torch.composites, a_loss_in_parts_and_by_the_list, trainings]
+    return simulated_gpu("T4", compared)
+
+
+def test_composites_equal_torch_s(outcomes: Outcomes) -> None:
+    composites = outcomes[against_torch.composites]
     assert composites["different"] == {}
     assert composites["on_cpu"] == {}
     assert composites["equal"] > 55
-    assert found[by_the_list] == ["equal", "the numbers differ"]
-    assert found[trainings] == dict.fromkeys(EXACT, "equal")
+
+
+def test_the_list_of_the_documentation_differs_from_torch_itself(outcomes: Outcomes) -> None:
+    assert outcomes[a_loss_in_parts_and_by_the_list] == ["equal", "the numbers differ"]
+
+
+def test_trainings_equal_torch_s(outcomes: Outcomes) -> None:
+    assert outcomes[trainings] == dict.fromkeys(EXACT, "equal")
 
 
 # ---- the checks of a real card, on a CPU: each must detect a difference
@@ -131,9 +148,12 @@ NOWHERE = partial(autocast, "cpu", enabled=False)
 OURS = against_torch.pairs("cpu")[0]
 
 
-def test_checks_without_a_gpu_are_skipped_or_fail() -> None:
+def test_a_check_without_a_gpu_is_skipped() -> None:
     with pytest.raises(pytest.skip.Exception, match="THERE IS NO GPU: this test did not run"):
         without_a_gpu(required=False)
+
+
+def test_a_check_without_a_required_gpu_fails() -> None:
     with pytest.raises(pytest.fail.Exception, match="LABKIT_REQUIRE_GPU=1"):
         without_a_gpu(required=True)
 
@@ -148,72 +168,98 @@ def test_the_lists_detect_torch_s_other_policy_for_a_cpu() -> None:
     assert outcome["torch.mm"] == "equal", "a product is rounded once by both"
     assert outcome["torch.softmax"] == "torch returns float16; labkit float32"
     assert outcome["method.exp"] == "torch returns float16; labkit float32"
-    assert (
-        sum(len(against_torch.listed_calls("cpu")[group]) for group in against_torch.groups()) > 100
-    )
 
 
-def test_values_refusals_and_dtypes_are_distinguished() -> None:
-    class NextAfter(torch.overrides.TorchFunctionMode):
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            return torch.nextafter(func(*args, **(kwargs or {})), torch.tensor(torch.inf))
-
-    def compared(function: Any, arguments: Any, *regions: Any) -> str:
-        call = partial(against_torch._listed, function, arguments, {})
-        return against_torch.compare(*(against_torch.outcome(call, region()) for region in regions))
-
-    thirds = (torch.full((2, 2), 1 / 3),) * 2
-    banned = torch._C._nn.binary_cross_entropy, (torch.rand(2), torch.rand(2))
-    assert compared(torch.matmul, thirds, NOWHERE, NOWHERE) == "equal"
-    assert (
-        compared(torch.matmul, thirds, NOWHERE, OURS[0]) == "torch returns float32; labkit float16"
-    )
-    assert compared(torch.matmul, thirds, NOWHERE, NextAfter) == "the numbers differ"
-    assert compared(*banned, NOWHERE, OURS[0]).startswith("torch accepts; labkit RuntimeError")
-    assert compared(*banned, OURS[0], NOWHERE).endswith("; labkit accepts")
-    assert compared(*banned, OURS[0], OURS[0]) == "refused"
+def test_the_lists_have_more_than_100_calls() -> None:
+    calls = against_torch.listed_calls("cpu")
+    assert sum(len(calls[group]) for group in against_torch.groups()) > 100
 
 
-def test_a_check_fails_if_torch_can_compute_a_different_call() -> None:
+class NextAfter(torch.overrides.TorchFunctionMode):
+    """A region in which each result is the next greater number."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return torch.nextafter(func(*args, **(kwargs or {})), torch.tensor(torch.inf))
+
+
+PRODUCT = (torch.matmul, (torch.full((2, 2), 1 / 3),) * 2)
+# Autocast refuses this loss.
+BANNED = (torch._C._nn.binary_cross_entropy, (torch.full((2,), 0.5),) * 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "regions", "expected"),
+    [
+        (PRODUCT, (NOWHERE, NOWHERE), "equal"),
+        (PRODUCT, (NOWHERE, OURS[0]), "torch returns float32; labkit float16"),
+        (PRODUCT, (NOWHERE, NextAfter), "the numbers differ"),
+        (BANNED, (NOWHERE, OURS[0]), r"torch accepts; labkit RuntimeError.*"),
+        (BANNED, (OURS[0], NOWHERE), r"torch RuntimeError.*; labkit accepts"),
+        (BANNED, (OURS[0], OURS[0]), "refused"),
+    ],
+)
+def test_the_first_difference_of_two_outcomes_is_named(
+    call: Any, regions: Any, expected: str
+) -> None:
+    function, arguments = call
+    listed = partial(against_torch._listed, function, arguments, {})
+    theirs, ours = (against_torch.outcome(listed, region()) for region in regions)
+    assert re.fullmatch(expected, against_torch.compare(theirs, ours), re.DOTALL)
+
+
+def test_calls_that_torch_cannot_compute_pass_a_check() -> None:
     check_run = CheckRun()
     checks.check_unlike(check_run, {"a": "equal", "b": "unusable: it has no kernel"})
     assert check_run.found["calls"] == 2
     assert check_run.found["unlike"] == {"b": "unusable: it has no kernel"}
+
+
+def test_a_check_fails_if_torch_can_compute_a_different_call() -> None:
+    check_run = CheckRun()
     with pytest.raises(AssertionError, match="c: the numbers differ"):
         checks.check_unlike(check_run, {"c": "the numbers differ"})
     assert check_run.found["unlike"] == {"c": "the numbers differ"}
 
 
-def test_a_late_scaler_is_detected() -> None:
-    class Late(GradScaler):
-        def __init__(self, device: str, init_scale: float, growth_interval: int) -> None:
-            super().__init__(device, init_scale, growth_interval=growth_interval + 1)
+class Late(GradScaler):
+    """A scaler whose scale grows a step too late."""
 
+    def __init__(self, device: str, init_scale: float, growth_interval: int) -> None:
+        super().__init__(device, init_scale, growth_interval=growth_interval + 1)
+
+
+def test_a_late_scaler_is_detected() -> None:
     how = against_torch.compare_training("MLP", OURS, (OURS[0], Late), "cpu", width=16, steps=12)
     # torch's tracker restarts after three clean steps.
     assert "tracker 3 instead of loss" in how
+
+
+def test_a_training_equals_itself() -> None:
     assert against_torch.compare_training("MLP", OURS, OURS, "cpu", width=16, steps=12) == "equal"
 
 
-def test_a_wrong_recurrent_cast_is_detected() -> None:
-    for packed in (False, True):
-        call = against_torch.recurrent("LSTM", 8, packed, "cpu")
-        theirs, ours, again = (
-            against_torch.outcome(call, region()) for region in (NOWHERE, OURS[0], NOWHERE)
-        )
-        # The output, two states, and the gradients of four weights.
-        assert len(theirs[0]) == 1 + 2 + 4
-        assert against_torch.compare(theirs, again) == "equal"
-        assert against_torch.compare(theirs, ours) != "equal"
+@pytest.mark.parametrize(("region", "equal"), [(NOWHERE, True), (OURS[0], False)])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_wrong_recurrent_cast_is_detected(packed: bool, region: Any, equal: bool) -> None:
+    call = against_torch.recurrent("LSTM", 8, packed, "cpu")
+    theirs = against_torch.outcome(call, NOWHERE())
+    ours = against_torch.outcome(call, region())
+    assert (against_torch.compare(theirs, ours) == "equal") == equal
 
 
-def test_wrong_products_of_labkit_s_kernel_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    for added, wrong in ((0, 0), (torch.eye(20, 30), 20)):
+def test_a_recurrent_call_compares_outputs_states_and_gradients() -> None:
+    call = against_torch.recurrent("LSTM", 8, packed=False, device="cpu")
+    compared, *_ = against_torch.outcome(call, NOWHERE())
+    # The output, two states, and the gradients of four weights.
+    assert len(compared) == 1 + 2 + 4
 
-        def product(a, b, _, added=added):
-            return (a.float() @ b.float()).to(a.dtype) + added
 
-        monkeypatch.setattr(checks, "matmul", product)
-        assert checks.wrong_products(TILES[-1], torch.float16, 20, 30, 40, "cpu") == wrong
+@pytest.mark.parametrize(("added", "wrong"), [(torch.zeros(20, 30), 0), (torch.eye(20, 30), 20)])
+def test_wrong_products_of_labkit_s_kernel_are_counted(
+    added: torch.Tensor, wrong: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def product(a: torch.Tensor, b: torch.Tensor, _: Any) -> torch.Tensor:
+        return (a.float() @ b.float()).to(a.dtype) + added
+
+    monkeypatch.setattr(checks, "matmul", product)
+    assert checks.wrong_products(TILES[-1], torch.float16, 20, 30, 40, "cpu") == wrong
