@@ -164,8 +164,29 @@ def overflows() -> dict[str, Any]:
     scale = engine.scaler.scale
     next_step_taken = step(ones).stepped
     report = step(ones * 1e30)
-    beyond = [report.stepped, report.found_inf, "FP32" in report.why, engine.scaler.scale == scale]
+    beyond = {
+        "stepped": report.stepped,
+        "found_inf": report.found_inf,
+        "fp32 suggested": "FP32" in report.why,
+        "scale kept": engine.scaler.scale == scale,
+    }
     return {"overflow": overflow, "next step taken": next_step_taken, "beyond": beyond}
+
+
+def copies_of_a_step() -> list[Any]:
+    """Return the copies from the host in a training step, and whether its batch is the CPU's."""
+    run, on_cpu = (
+        TrainingRun(TASKS["digits"], RECIPES["FP32"], device=device, measure_every=0)
+        for device in ("cuda", "cpu")
+    )
+    run.take_step()
+    with HostWaits("cuda") as waits:
+        run.take_step()
+    same = [
+        torch.equal(on_card.cpu(), other)
+        for on_card, other in zip(run.batch(3), on_cpu.batch(3), strict=True)
+    ]
+    return [sum(waits.copies.values()), same]
 
 
 @pytest.fixture(scope="module")
@@ -173,37 +194,73 @@ def outcomes(simulated_gpu: Any) -> Outcomes:
     return simulated_gpu("T4", [all_costs, overflows, copies_of_a_step, choices])
 
 
+NETWORKS = pytest.mark.parametrize("network", ["convolutions", "many_parameters"])
+
+
+def test_each_recipe_has_a_budget() -> None:
+    assert BUDGET.keys() == RECIPES.keys()
+
+
 def test_each_recipe_keeps_its_budget(outcomes: Outcomes) -> None:
-    costs = outcomes[all_costs]
-    assert BUDGET.keys() >= RECIPES.keys()
-    theirs = {name: network.pop(measure.TORCH_AMP)[0] for name, network in costs.items()}
-    for name, network in costs.items():
-        assert len(theirs[name]["waits"]) == 1
-        for recipe, (plain, clipped) in network.items():
-            for step in (plain, clipped):
-                assert len(step["waits"]) <= 1, (name, recipe, step["waits"])
-                assert step["copies"] == [], (name, recipe)
-            assert clipped["operations"] <= plain["operations"] + CLIPPING, (name, recipe)
-    base = theirs["convolutions"]["operations"]
-    spent = {name: plain["operations"] / base for name, (plain, _) in costs["convolutions"].items()}
+    costs = outcomes[all_costs]["convolutions"]
+    base = costs[measure.TORCH_AMP][0]["operations"]
+    spent = {recipe: costs[recipe][0]["operations"] / base for recipe in RECIPES}
     assert {name: ratio for name, ratio in spent.items() if ratio > BUDGET[name]} == {}
 
 
+@NETWORKS
+def test_a_step_of_torch_amp_waits_once(outcomes: Outcomes, network: str) -> None:
+    (step,) = outcomes[all_costs][network][measure.TORCH_AMP]
+    assert len(step["waits"]) == 1
+
+
+@NETWORKS
+def test_a_step_waits_at_most_once(outcomes: Outcomes, network: str) -> None:
+    for name, steps in outcomes[all_costs][network].items():
+        for step in steps:
+            assert len(step["waits"]) <= 1, (name, step["waits"])
+
+
+@NETWORKS
+def test_a_step_copies_nothing_from_the_host(outcomes: Outcomes, network: str) -> None:
+    for recipe in RECIPES:
+        copies = [step["copies"] for step in outcomes[all_costs][network][recipe]]
+        assert copies == [[], []], recipe
+
+
+@NETWORKS
+def test_clipping_costs_a_few_operations(outcomes: Outcomes, network: str) -> None:
+    for recipe in RECIPES:
+        plain, clipped = outcomes[all_costs][network][recipe]
+        assert clipped["operations"] <= plain["operations"] + CLIPPING, recipe
+
+
 def test_a_training_step_copies_only_the_indices_of_its_batch(outcomes: Outcomes) -> None:
-    copies, equals_the_cpu = outcomes[copies_of_a_step]
+    copies, _ = outcomes[copies_of_a_step]
     assert copies == 1
+
+
+def test_the_batch_of_a_step_is_that_of_the_cpu(outcomes: Outcomes) -> None:
+    _, equals_the_cpu = outcomes[copies_of_a_step]
     assert equals_the_cpu == [True, True]
 
 
-def test_overflow_costs_one_more_wait_and_one_step(outcomes: Outcomes) -> None:
-    """The names of gradients at fault cost a second wait.
+def test_overflow_costs_one_more_wait(outcomes: Outcomes) -> None:
+    """The names of gradients at fault cost a second wait."""
+    assert outcomes[overflows]["overflow"] == [True, ["weight", "bias"], 2]
 
-    Inputs beyond FP16 skip their own step, and not the one after it.
-    """
-    results = outcomes[overflows]
-    assert results["overflow"] == [True, ["weight", "bias"], 2]
-    assert results["next step taken"]
-    assert results["beyond"] == [False, False, True, True]
+
+def test_a_forward_pass_beyond_fp16_skips_no_later_step(outcomes: Outcomes) -> None:
+    assert outcomes[overflows]["next step taken"]
+
+
+def test_inputs_beyond_fp16_skip_their_step(outcomes: Outcomes) -> None:
+    """No gradient is at fault, so the scale is kept."""
+    expected = {"stepped": False, "found_inf": False, "fp32 suggested": True, "scale kept": True}
+    assert outcomes[overflows]["beyond"] == expected
+
+
+# ---- the choice of NCCL or gloo
 
 
 def choices() -> dict[str, Any]:
@@ -243,28 +300,19 @@ def test_a_timeout_while_a_result_is_read_is_a_lost_rank(monkeypatch: pytest.Mon
         largest([0.0])
 
 
-def copies_of_a_step() -> list[Any]:
-    """Return the copies from the host in a training step, and whether its batch is the CPU's."""
-    run, on_cpu = (
-        TrainingRun(TASKS["digits"], RECIPES["FP32"], device=device, measure_every=0)
-        for device in ("cuda", "cpu")
-    )
-    run.take_step()
-    with HostWaits("cuda") as waits:
-        run.take_step()
-    same = [
-        torch.equal(on_card.cpu(), other)
-        for on_card, other in zip(run.batch(3), on_cpu.batch(3), strict=True)
-    ]
-    return [sum(waits.copies.values()), same]
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_on_a_cpu_use_gloo(outcomes: Outcomes, rank: int) -> None:
+    device, backend, _ = outcomes[choices][f"cpu {rank}"]
+    assert (device, backend) == ("cpu", "gloo")
 
 
-def test_ranks_use_nccl_only_on_gpus(outcomes: Outcomes) -> None:
-    chosen = outcomes[choices]
-    assert chosen["cpu 0"] == ["cpu", "gloo", None]
-    assert chosen["cuda 0"] == ["cuda:0", "nccl", "1"]
-    assert chosen["cpu 1"][:2] == ["cpu", "gloo"]
-    assert chosen["cuda 1"].startswith(
+def test_ranks_on_gpus_use_nccl_and_wait_for_it(outcomes: Outcomes) -> None:
+    assert outcomes[choices]["cuda 0"] == ["cuda:0", "nccl", "1"]
+
+
+def test_a_rank_without_a_gpu_of_its_own_is_refused(outcomes: Outcomes) -> None:
+    message = outcomes[choices]["cuda 1"]
+    assert message.startswith(
         "expected a GPU for each rank, got 1 for local rank 1: start at most as many"
     )
-    assert 'torchrun --nproc-per-node 1), or use start_group("cpu")' in chosen["cuda 1"]
+    assert 'torchrun --nproc-per-node 1), or use start_group("cpu")' in message

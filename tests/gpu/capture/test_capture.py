@@ -49,29 +49,28 @@ def c_of(i):
     return G + 8 * (i >= 2), T * 2 + (i & 1)
 
 
-def test_registers_have_the_layout_of_the_ptx_manual():
-    # The elements in a word, and the words in a row of A.
-    for element, per_word, words in (
-        ("16 bits", 2, 8),
-        ("16 bits", 2, 4),
-        ("tf32", 1, 8),
-        ("8 bits", 4, 8),
-    ):
-        row, column = A_OF[element](np.arange(words // 2) * per_word)
-        assert np.array_equal(
-            a_registers(numbered(16, words))[0], row * 1000 + column // per_word
-        ), (
-            element,
-            words,
-        )
-        k, column = B_OF[element](np.arange(2) * per_word)
-        expected = column * 1000 + k // per_word
-        assert np.array_equal(b_registers(numbered(8, 8), WARP)[0], expected), element
-    row, column = c_of(np.arange(4))
-    assert np.array_equal(c_registers(numbered(16, 8))[0], row * 1000 + column)
-    row, column = c_of(np.arange(0, 4, 2))
-    # A register holds two FP16 results.
-    assert np.array_equal(c_registers(numbered(16, 4))[0], row * 1000 + column // 2)
+@pytest.mark.parametrize(
+    ("element", "per_word", "words"),
+    [("16 bits", 2, 8), ("16 bits", 2, 4), ("tf32", 1, 8), ("8 bits", 4, 8)],
+)
+def test_registers_of_a_have_the_layout_of_the_ptx_manual(element, per_word, words):
+    row, column = A_OF[element](np.arange(words // 2) * per_word)
+    expected = row * 1000 + column // per_word
+    assert np.array_equal(a_registers(numbered(16, words))[0], expected)
+
+
+@pytest.mark.parametrize(("element", "per_word"), [("16 bits", 2), ("tf32", 1), ("8 bits", 4)])
+def test_registers_of_b_have_the_layout_of_the_ptx_manual(element, per_word):
+    k, column = B_OF[element](np.arange(2) * per_word)
+    expected = column * 1000 + k // per_word
+    assert np.array_equal(b_registers(numbered(8, 8), WARP)[0], expected)
+
+
+@pytest.mark.parametrize(("result", "per_word"), [("FP32", 1), ("FP16", 2)])
+def test_registers_of_c_have_the_layout_of_the_ptx_manual(result, per_word):
+    row, column = c_of(np.arange(0, 4, per_word))
+    expected = row * 1000 + column // per_word
+    assert np.array_equal(c_registers(numbered(16, 8 // per_word))[0], expected)
 
 
 def test_warps_take_sixteen_rows_each():
@@ -184,27 +183,35 @@ def values():
     }
 
 
-def test_families_of_questions_have_their_properties(values):
-    assert np.abs(values["tiny"][0]).max() < 2.0**-9
-    assert (np.abs(values["tiny"][0]) < FP16.smallest_normal).any()
+def test_tiny_operands_include_subnormal_numbers(values):
+    magnitudes = np.abs(values["tiny"][0])
+    assert magnitudes.max() < 2.0**-9
+    assert (magnitudes < FP16.smallest_normal).any()
+
+
+def test_any_operands_are_finite(values):
     assert np.isfinite(values["any"][0]).all()
+
+
+def test_special_operands_include_inf_and_nan(values):
     assert np.isnan(values["special"][0]).any()
     assert np.isinf(values["special"][0]).any()
+
+
+def test_half_of_the_sums_that_may_cancel_do(values):
     a, b, c = values["cancel"]
     exact = a @ b.transpose(0, 2, 1)
     cancelled = np.abs(exact + c) <= np.abs(exact) * 2.0**-24
-    # In half of the sums, C cancels the products but for the rounding of FP32.
+    # C cancels the products but for the rounding of FP32.
     assert 0.4 < cancelled.mean() < 0.6
 
 
-def test_questions_tell_generations_apart(values):
-    for family in ("normal", "near", "cancel"):
-        a, b, c = values[family]
-        volta, ampere, hopper = (
-            emulate(a, b.transpose(0, 2, 1), c, SPECS[name]) for name in ("V100", "A100", "H100")
-        )
-        assert (volta != ampere).any(), family
-        assert (ampere != hopper).any(), family
+@pytest.mark.parametrize(("earlier", "later"), [("V100", "A100"), ("A100", "H100")])
+@pytest.mark.parametrize("family", ["normal", "near", "cancel"])
+def test_questions_tell_generations_apart(values, family, earlier, later):
+    a, b, c = values[family]
+    results = [emulate(a, b.transpose(0, 2, 1), c, SPECS[name]) for name in (earlier, later)]
+    assert (results[0] != results[1]).any()
 
 
 # The emulator as a stand-in for the GPU
@@ -239,23 +246,36 @@ def hopper(monkeypatch):
     return lambda wrong=(): monkeypatch.setattr(tiles, "capture", stand_in(SPECS["H100"], wrong))
 
 
-def test_saved_answers_of_the_emulator_match_it(hopper, tmp_path):
+@pytest.fixture(params=INSTRUCTIONS[:6], ids=lambda row: row.name)
+def answers(request, hopper):
+    """The answers of a stand-in to the questions about an instruction."""
     hopper()
+    return tiles.ask(request.param, tiles=2)
+
+
+def test_saved_answers_can_be_loaded(answers, tmp_path):
     path = tmp_path / "answers.npz"
-    for row in INSTRUCTIONS[:6]:
-        answers = tiles.ask(row, tiles=2)
-        path.write_bytes(answers.to_bytes())
-        again = tiles.load_capture(path)
-        assert again.instruction == row
-        assert again.spec == "H100"
-        assert again.device == "A stand-in"
-        assert again.versions["driver"] == "1.0"
-        assert all(np.array_equal(getattr(again, name), getattr(answers, name)) for name in "abcd")
-        spec = SPECS["H100"].for_operands(row.operands)
-        assert again.mismatches(spec) == dict.fromkeys(families(row), 0)
-        # An emulator that keeps one bit less must differ.
-        other = replace(spec, fraction_bits=spec.fraction_bits - 1)
-        assert sum(again.mismatches(other).values()) > 0, row.name
+    path.write_bytes(answers.to_bytes())
+    loaded = tiles.load_capture(path)
+    assert all(np.array_equal(getattr(loaded, name), getattr(answers, name)) for name in "abcd")
+    origin = ("instruction", "spec", "device", "versions")
+    assert [getattr(loaded, name) for name in origin] == [getattr(answers, name) for name in origin]
+
+
+def test_answers_have_their_origin(answers):
+    assert (answers.spec, answers.device) == ("H100", "A stand-in")
+    assert answers.versions["driver"] == "1.0"
+
+
+def test_answers_of_the_emulator_match_it(answers):
+    spec = SPECS["H100"].for_operands(answers.instruction.operands)
+    assert answers.mismatches(spec) == dict.fromkeys(families(answers.instruction), 0)
+
+
+def test_answers_differ_from_an_emulator_that_keeps_one_bit_less(answers):
+    spec = SPECS["H100"].for_operands(answers.instruction.operands)
+    other = replace(spec, fraction_bits=spec.fraction_bits - 1)
+    assert sum(answers.mismatches(other).values()) > 0
 
 
 def test_a_wrong_bit_is_counted_in_its_family(hopper):
