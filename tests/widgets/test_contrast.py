@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from labkit.widgets.base import widget as base
+from tests.widgets.contrasts import LEAST, contrast
 from tests.widgets.pages import Scripts
-from tests.widgets.test_figures import LEAST, contrast
 
 # The folders of the scripts that `js` runs.
 FOLDERS = ("base",)
