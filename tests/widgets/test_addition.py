@@ -141,47 +141,56 @@ def test_a_calculation_with_fewer_stations_keeps_the_step_inside():
     assert player.step == 1
 
 
-def test_each_station_in_words(js):
-    almost, bits = "-0.99951171875", "Guard, round, sticky"
-    for a, b, station, words in (
+ROUNDING_BITS = "Guard, round, sticky"
+ALMOST_MINUS_1 = "-0.99951171875"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "station", "expected"),
+    [
         (
             "2048",
             "1",
-            bits,
+            ROUNDING_BITS,
             "exactly half. The last bit kept is 0 (even), so to be even round down; b is lost.",
         ),
-        ("2050", "1", bits, "exactly half. The last bit kept is 1 (odd), so to be even round up."),
+        (
+            "2050",
+            "1",
+            ROUNDING_BITS,
+            "exactly half. The last bit kept is 1 (odd), so to be even round up.",
+        ),
         (
             "2048",
             "1.5",
-            bits,
+            ROUNDING_BITS,
             "Guard 1, round 1, sticky 0: more than half of the last place, so round up.",
         ),
         (
             "2048",
             "1.0009765625",
-            bits,
+            ROUNDING_BITS,
             "Guard 1, round 0, sticky 1: more than half of the last place, so round up.",
         ),
         (
             "1.5",
             "1.75",
-            bits,
+            ROUNDING_BITS,
             "Guard 0, round 0, sticky 0: nothing lies beyond the places kept, so the result is",
         ),
-        ("0.0001", "1", bits, "so round down; a is lost."),
+        ("0.0001", "1", ROUNDING_BITS, "so round down; a is lost."),
         ("1", "1", "Align", "Both are written with 2^0 already: nothing moves."),
         ("1", "0", "Align", "One of them is 0: there is nothing to align."),
         ("1", "0.5", "Align", "it moves 1 place to the right; only zeros pass beyond"),
         (
             "1",
-            almost,
+            ALMOST_MINUS_1,
             "Add",
             "The signs differ, so one is subtracted: the result is 0.0000000000, and beyond",
         ),
         (
             "1",
-            almost,
+            ALMOST_MINUS_1,
             "Normalise",
             "11 leading bits cancelled: the 11 places move to 2^-11, and zeros fill",
         ),
@@ -195,8 +204,10 @@ def test_each_station_in_words(js):
             "Round",
             "= inf in FP16: the sum, 100000, is beyond the largest value, 65504.",
         ),
-    ):
-        assert words in js.sentences(a, b)[station], (a, b)
+    ],
+)
+def test_each_station_has_a_sentence(js, a, b, station, expected):
+    assert expected in js.sentences(a, b)[station]
 
 
 def test_infinities_have_two_stations(js):
@@ -253,20 +264,37 @@ def test_stations_of_random_operands_are_right(js, operation):
         assert abs(Fraction(*error)) <= Fraction(1, 2)
 
 
-def test_the_paper_is_narrow_and_has_the_last_places(js):
-    for case in (
+FAR_APART = pytest.mark.parametrize(
+    ("a", "b", "format", "operation"),
+    [
         ("1", "1e-37", FP32, "add"),
         ("2^127", "2^-149", FP32, "add"),
         ("2^-100", "1.1*2^-40", FP32, "multiply"),
         ("1", "1e-30", BF16, "add"),
         ("448", "2^-9", E4M3, "add"),
-    ):
-        paper = js.paper(*case)
-        drawn = paper["columns"]
-        assert len(drawn) <= 58, case
-        assert len(set(drawn) - {None}) == len(drawn) - drawn.count(None), case
-        for first, last in (scene["window"] for scene in paper["scenes"]):
-            assert set(range(last - 3, first + 1)) <= set(drawn), case
+    ],
+)
+
+
+@FAR_APART
+def test_the_paper_is_narrow(js, a, b, format, operation):
+    drawn = js.paper(a, b, format, operation)["columns"]
+    assert len(drawn) <= 58
+
+
+@FAR_APART
+def test_no_column_of_the_paper_is_drawn_twice(js, a, b, format, operation):
+    # None is a gap.
+    places = [place for place in js.paper(a, b, format, operation)["columns"] if place is not None]
+    assert len(set(places)) == len(places)
+
+
+@FAR_APART
+def test_the_paper_has_the_places_that_a_format_keeps(js, a, b, format, operation):
+    """Three more places decide the rounding."""
+    paper = js.paper(a, b, format, operation)
+    for first, last in (scene["window"] for scene in paper["scenes"]):
+        assert set(range(last - 3, first + 1)) <= set(paper["columns"])
 
 
 class TestPlayer:
@@ -391,11 +419,15 @@ def test_a_format_without_the_code_of_a_number_is_refused():
 def test_a_page_keeps_its_format_if_a_code_is_too_long(page):
     root = page.show(AdditionPlayer("0x3C00", 1.0))
     root.locator("label", has_text="E4M3").click()
-    assert root.locator(".ad-problem").text_content() == (
-        "format: '0x3c00' has 14 bits; E4M3 codes have 8."
-    )
     assert page.trait("format_name") == "FP16"
     assert root.get_by_label("FP16").is_checked()
+
+
+def test_a_problem_with_a_format_is_shown_until_another_is_chosen(page):
+    root = page.show(AdditionPlayer("0x3C00", 1.0))
+    problem = root.locator(".ad-problem")
+    root.locator("label", has_text="E4M3").click()
+    assert problem.text_content() == "format: '0x3c00' has 14 bits; E4M3 codes have 8."
     root.locator("label", has_text="BF16").click()
-    assert root.locator(".ad-problem").text_content() == ""
+    assert problem.text_content() == ""
     assert page.trait("format_name") == "BF16"

@@ -209,32 +209,53 @@ def test_the_game_waits_only_to_keep_its_pace():
     assert waits[4:] == pytest.approx([0, 0.125])
 
 
-def test_underflows_are_reported_only_at_the_end():
-    mine = Tally(100, 4, 20, 0.1)
-    theirs = Tally(100, 6, 3, 0.2)
+# 76 of 100 steps were useful, and 91.
+FEWER = Tally(100, 4, 20, 0.1)
+MORE = Tally(100, 6, 3, 0.2)
 
-    def sentence(phase, *tallies, steps=100, in_sight=False):
-        game = duel(steps)
-        game.build()
-        game.handle(partial(game.show, in_sight))
-        game.phase, game.tallies = phase, lambda: tallies
-        return game.sentence()
 
-    assert sentence(Phase.RUNNING, mine, theirs, steps=480) == (
+def sentence_of(phase, yours, scalers, steps=100, in_sight=False):
+    """Return the sentence of a game in a phase, with the tallies of you and of the scaler."""
+    game = duel(steps)
+    game.build()
+    game.handle(partial(game.show, in_sight))
+    game.phase = phase
+    game.tallies = lambda: (yours, scalers)
+    return game.sentence()
+
+
+def test_underflows_are_not_reported_while_a_game_runs():
+    assert sentence_of(Phase.RUNNING, FEWER, MORE, steps=480) == (
         "Step 100 of 480: you have skipped 4 steps, the scaler 6. The end adds those that lost "
         "gradients."
     )
-    assert sentence(Phase.PAUSED, mine, theirs).startswith(
-        "Paused at step 100 of 100: you have skipped 4 steps, the "
-    )
-    assert sentence(Phase.FINISHED, mine, theirs).startswith(
-        "The scaler wins: 76 of your 100 steps were useful, 91 of the scaler's. You skipped 4 "
-        "and ran 20 at a scale "
-    )
-    assert sentence(Phase.FINISHED, theirs, mine, in_sight=True).startswith(
-        "You win with the window in sight: 91 of"
-    )
-    assert sentence(Phase.FINISHED, mine, mine).startswith("A draw: 76 of")
+
+
+@pytest.mark.parametrize(
+    ("phase", "yours", "scalers", "in_sight", "expected"),
+    [
+        (
+            Phase.PAUSED,
+            FEWER,
+            MORE,
+            False,
+            "Paused at step 100 of 100: you have skipped 4 steps, the ",
+        ),
+        (
+            Phase.FINISHED,
+            FEWER,
+            MORE,
+            False,
+            "The scaler wins: 76 of your 100 steps were useful, 91 of the scaler's. You skipped 4 "
+            "and ran 20 at a scale ",
+        ),
+        (Phase.FINISHED, MORE, FEWER, True, "You win with the window in sight: 91 of"),
+        (Phase.FINISHED, FEWER, FEWER, False, "A draw: 76 of"),
+    ],
+    ids=["paused", "lost", "won", "draw"],
+)
+def test_the_sentence_of_a_game_names_who_wins(phase, yours, scalers, in_sight, expected):
+    assert sentence_of(phase, yours, scalers, in_sight=in_sight).startswith(expected)
 
 
 def test_a_run_that_fails_is_reported():
@@ -307,33 +328,56 @@ def test_another_place_of_training_keeps_the_scores():
     assert len(game.scores) == 1
 
 
-def test_every_step_is_sent_once():
-    widget = BeatTheScaler(steps=30, pace=1e6, device="cpu", make_run=FakeRun)
-    frames = []
-    game = widget.duel
-    widget.controller.send = lambda content, buffers: frames.append((content, buffers))
-    game.post(urgent=True)
-    game.handle(Button.START)
-    for _ in range(30):
-        game.tick()
+class TestFrames:
+    """What a game of 30 steps sends to its page: a frame before it, and one after each step."""
+
+    @pytest.fixture
+    def frames(self):
+        return []
+
+    @pytest.fixture
+    def game(self, frames):
+        widget = BeatTheScaler(steps=30, pace=1e6, device="cpu", make_run=FakeRun)
+        widget.controller.send = lambda content, buffers: frames.append((content, buffers))
+        game = widget.duel
         game.post(urgent=True)
-    assert [content["whole"] for content, _ in frames] == [True, True] + [False] * 29
-    # The recorded game is shown until a new one starts.
-    assert [len(buffers[2]) > 0 for _, buffers in frames] == [True] + [False] * 30
-    assert [bool(content["recorded"]) for content, _ in frames] == [True] + [False] * 30
-    for side, steps in ((0, game.yours.steps), (1, game.scalers.steps)):
-        rows = np.concatenate(
-            [np.frombuffer(buffers[side], "<f4") for _, buffers in frames]
-        ).reshape(-1, 5)
-        assert rows[:, 1].tolist() == [step.scale for step in steps]
-        assert rows[:, 3].tolist() == [step.keeps_from for step in steps]
-    json.dumps([content for content, _ in frames], allow_nan=False)
-    assert frames[11][0]["useful"] is None
-    assert frames[-1][0]["useful"] == [side.useful for side in game.tallies()]
-    game.forget_sent()
-    game.post(urgent=True)
-    assert (frames[-1][0]["whole"], len(frames[-1][1][0])) == (True, 30 * 5 * 4)
-    widget.close()
+        game.handle(Button.START)
+        for _ in range(30):
+            game.tick()
+            game.post(urgent=True)
+        yield game
+        widget.close()
+
+    def test_every_step_is_sent_once(self, game, frames):
+        for side, steps in ((0, game.yours.steps), (1, game.scalers.steps)):
+            sent = b"".join(buffers[side] for _, buffers in frames)
+            rows = np.frombuffer(sent, "<f4").reshape(-1, 5)
+            assert rows[:, 1].tolist() == [step.scale for step in steps]
+            assert rows[:, 3].tolist() == [step.keeps_from for step in steps]
+
+    @pytest.mark.usefixtures("game")
+    def test_only_the_first_frames_are_whole(self, frames):
+        assert [content["whole"] for content, _ in frames] == [True, True] + [False] * 29
+
+    @pytest.mark.usefixtures("game")
+    def test_the_recorded_game_is_sent_until_a_new_one_starts(self, frames):
+        assert [bool(content["recorded"]) for content, _ in frames] == [True] + [False] * 30
+        assert [len(buffers[2]) > 0 for _, buffers in frames] == [True] + [False] * 30
+
+    def test_useful_steps_are_sent_at_the_end(self, game, frames):
+        assert frames[11][0]["useful"] is None
+        assert frames[-1][0]["useful"] == [side.useful for side in game.tallies()]
+
+    @pytest.mark.usefixtures("game")
+    def test_frames_are_json_without_nan(self, frames):
+        json.dumps([content for content, _ in frames], allow_nan=False)
+
+    def test_a_page_that_asks_again_gets_all_steps(self, game, frames):
+        game.forget_sent()
+        game.post(urgent=True)
+        content, buffers = frames[-1]
+        # Five numbers of four bytes each.
+        assert (content["whole"], len(buffers[0])) == (True, 30 * 5 * 4)
 
 
 @pytest.fixture
@@ -416,8 +460,6 @@ def test_the_scaler_of_a_page_equals_labkit_s(js, on_page):
     score = played["score"]
     assert score["skipped"][1] == expected.skips
     assert score["lossy"][1] == int(expected.lossy.sum())
-    assert played["steps"] == 480
-    assert score["steps"] == 480
 
 
 PEEK = """(records, shows) => {
@@ -504,17 +546,30 @@ def test_a_run_of_weight_1_equals_a_training_run():
     assert [weighted.step() for _ in range(3)] == [plain.step() for _ in range(3)]
 
 
-def test_steps_inside_the_window_are_taken():
-    weights = (4, 4)
-    run = make_run(SMALL, rules.YOURS, 0, weights)
-    keeps, overflows = run.window()
-    assert keeps < 16
-    assert overflows > 16
-    run.scaler = ScalerState(2.0 ** math.ceil(overflows - weights[0] + 0.5))
-    assert not run.step().stepped
-    run.scaler = ScalerState(2.0 ** math.floor(overflows - weights[1] - 1.5))
-    assert run.step().stepped
-    assert all(bool(torch.isfinite(p).all()) for p in run.model.parameters())
+class TestWindow:
+    """The scales of a run between which gradients neither underflow nor overflow."""
+
+    # The logarithms of the factors of the loss in two steps.
+    WEIGHTS = (4, 4)
+
+    @pytest.fixture
+    def run(self):
+        return make_run(SMALL, rules.YOURS, 0, self.WEIGHTS)
+
+    def test_the_window_contains_the_first_scale(self, run):
+        keeps, overflows = run.window()
+        assert keeps < 16 < overflows
+
+    def test_a_step_above_the_window_is_skipped(self, run):
+        _, overflows = run.window()
+        run.scaler = ScalerState(2.0 ** math.ceil(overflows - self.WEIGHTS[0] + 0.5))
+        assert not run.step().stepped
+
+    def test_a_step_inside_the_window_is_taken(self, run):
+        _, overflows = run.window()
+        run.scaler = ScalerState(2.0 ** math.floor(overflows - self.WEIGHTS[0] - 1.5))
+        assert run.step().stepped
+        assert all(bool(torch.isfinite(p).all()) for p in run.model.parameters())
 
 
 def test_a_compensated_weight_does_not_change_a_training():

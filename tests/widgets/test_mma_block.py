@@ -77,44 +77,69 @@ def test_four_generations_answer_differently():
         assert all(board.found[board.gpu] == board.value for board in boards)
 
 
-def test_the_sentence_and_the_columns_of_a_block(js):
-    terms = PRESETS["1 and small terms"].make(-24)
-    first = shown(js, terms, "V100")[0]
-    assert first["sentence"] == (
-        "The V100, block 1 of 4, aligns 4 products and C to 2^0 and keeps 23 bits behind the "
-        "point, down to 2^-23: 4 terms are cut off altogether. After all 4 blocks D = 1, where "
-        "the exact sum is 1 + 2^-20. T4, A100, Ada, H100, H200 and B200 get 1 + 2^-20."
-    )
-    row = rows(first)["a0·b0"]
+ONE_AND_SMALL_TERMS = PRESETS["1 and small terms"].make(-24)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "expected"),
+    [
+        (
+            "V100",
+            "The V100, block 1 of 4, aligns 4 products and C to 2^0 and keeps 23 bits behind the "
+            "point, down to 2^-23: 4 terms are cut off altogether. After all 4 blocks D = 1, where "
+            "the exact sum is 1 + 2^-20. T4, A100, Ada, H100, H200 and B200 get 1 + 2^-20.",
+        ),
+        (
+            "H100",
+            "The H100 aligns 16 products and C to 2^0 and keeps 25 bits behind the point, down to "
+            "2^-25: nothing is cut off. D = 1 + 2^-20, exactly. V100 gets 1.",
+        ),
+    ],
+)
+def test_the_sentence_of_a_block_states_what_is_cut_off(js, gpu, expected):
+    assert shown(js, ONE_AND_SMALL_TERMS, gpu)[0]["sentence"] == expected
+
+
+@pytest.mark.parametrize(("gpu", "kind"), [("V100", "c"), ("A100", "k")])
+def test_the_bit_of_a_small_term_is_cut_off_or_kept(js, gpu, kind):
+    row = rows(shown(js, ONE_AND_SMALL_TERMS, gpu)[0])["a0·b0"]
     assert row["bits"].strip() == "0" * 25 + "1"
-    assert row["kinds"].strip() == "z" * 25 + "c"
-    assert shown(js, terms, "H100")[0]["sentence"] == (
-        "The H100 aligns 16 products and C to 2^0 and keeps 25 bits behind the point, down to "
-        "2^-25: nothing is cut off. D = 1 + 2^-20, exactly. V100 gets 1."
-    )
-    assert rows(shown(js, terms, "A100")[0])["a0·b0"]["kinds"].strip() == "z" * 25 + "k"
+    assert row["kinds"].strip() == "z" * 25 + kind
 
 
-def test_the_page_follows_its_controls_without_a_kernel(page):
-    root = page.show(MmaBlock())
-    root.get_by_role("radio", name="ones").check(force=True)
-    assert [page.trait(name) for name in ("preset", "knob", "result")] == ["ones", 13, "FP16"]
-    ends = [end.replace("\n", "") for end in root.locator(".mm-gpus .mm-end").all_inner_texts()]
-    assert ends[:3] == ["8192", "8208", "8208"]
-    root.get_by_role("slider").fill("15")
-    root.locator("input[value=H100]").check(force=True)
-    assert "more bit than FP16 holds and is rounded down" in page.trait("sentence")
-    root.get_by_role("button", name="Tour").click()
-    assert [page.trait(name) for name in ("preset", "gpu", "knob")] == [
-        "1 and small terms",
-        "V100",
-        -22,
-    ]
-    root.get_by_role("radio", name="4", exact=True).check(force=True)
-    assert "block 4 of 4" in page.trait("sentence")
-    assert root.locator("[data-name='a12·b12']").count() == 1
-    page.set(gpu="H100")
-    assert page.trait("block") == 0
+class TestPageWithoutAKernel:
+    def test_a_preset_has_the_ends_of_its_gpus(self, page):
+        root = page.show(MmaBlock())
+        root.get_by_role("radio", name="ones").check(force=True)
+        assert [page.trait(name) for name in ("preset", "knob", "result")] == ["ones", 13, "FP16"]
+        ends = root.locator(".mm-gpus .mm-end").all_inner_texts()
+        assert [end.replace("\n", "") for end in ends[:3]] == ["8192", "8208", "8208"]
+
+    def test_the_sentence_follows_the_slider_and_the_gpu(self, page):
+        root = page.show(MmaBlock())
+        root.get_by_role("radio", name="ones").check(force=True)
+        root.get_by_role("slider").fill("15")
+        root.locator("input[value=H100]").check(force=True)
+        assert "more bit than FP16 holds and is rounded down" in page.trait("sentence")
+
+    def test_a_tour_begins_with_its_settings(self, page):
+        root = page.show(MmaBlock())
+        root.get_by_role("radio", name="ones").check(force=True)
+        root.get_by_role("button", name="Tour").click()
+        settings = [page.trait(name) for name in ("preset", "gpu", "knob")]
+        assert settings == ["1 and small terms", "V100", -22]
+
+    def test_a_chosen_block_is_drawn(self, page):
+        root = page.show(MmaBlock("1 and small terms", "V100"))
+        root.get_by_role("radio", name="4", exact=True).check(force=True)
+        assert "block 4 of 4" in page.trait("sentence")
+        assert root.locator("[data-name='a12·b12']").count() == 1
+
+    def test_another_gpu_begins_with_its_first_block(self, page):
+        root = page.show(MmaBlock("1 and small terms", "V100"))
+        root.get_by_role("radio", name="4", exact=True).check(force=True)
+        page.set(gpu="H100")
+        assert page.trait("block") == 0
 
 
 def test_a_result_with_the_digits_of_the_sum_may_be_inexact(page):
