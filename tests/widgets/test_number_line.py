@@ -77,34 +77,56 @@ FOLDERS = ("exact", "number_line", "swallowed")
 SCRIPTS = Line
 
 
-def test_worked_example_of_a_number_line(page):
+@pytest.mark.parametrize(
+    ("mode", "value"),
+    [("NEAREST_EVEN", "2048"), ("NEAREST_AWAY", "2050"), ("STOCHASTIC", "2048 or 2050")],
+)
+def test_each_mode_has_its_value(page, mode, value):
     """2049 is half-way between two FP16 numbers."""
     root = page.show(NumberLine(FP16, 2049.0))
-    for mode, value in (
-        ("NEAREST_EVEN", "2048"),
-        ("NEAREST_AWAY", "2050"),
-        ("STOCHASTIC", "2048 or 2050"),
-    ):
-        page.set(rounding=mode)
-        assert root.locator(f"label:has(input[value={mode}]) .nl-value").text_content() == value
+    page.set(rounding=mode)
+    assert root.locator(f"label:has(input[value={mode}]) .nl-value").text_content() == value
+
+
+def test_the_sentence_of_a_tie_under_stochastic_rounding(page):
+    page.show(NumberLine(FP16, 2049.0))
+    page.set(rounding="STOCHASTIC")
     assert page.trait("sentence") == (
         "2049 lies half-way between the FP16 numbers 2048 and 2050, 2 apart; stochastic "
         "rounding makes it 2048 in 50% and 2050 in 50% of the draws."
     )
-    box = root.get_by_role("textbox", name="x")
-    box.fill("2^-24")
-    assert page.trait("x") == 2.0**-24
-    assert box.input_value() == "2^-24"
-    page.set(x=0.25)
-    assert box.input_value() == "0.25"
-    for text in ("0,1", "x", "", "inf", "nan"):
+
+
+class TestBox:
+    """The box for the number x."""
+
+    def test_a_number_is_kept_as_it_was_typed(self, page):
+        box = page.show(NumberLine(FP16, 2049.0)).get_by_role("textbox", name="x")
+        box.fill("2^-24")
+        assert page.trait("x") == 2.0**-24
+        assert box.input_value() == "2^-24"
+
+    def test_the_box_has_the_number_that_python_sets(self, page):
+        box = page.show(NumberLine(FP16, 2049.0)).get_by_role("textbox", name="x")
+        page.set(x=0.25)
+        assert box.input_value() == "0.25"
+
+    @pytest.mark.parametrize("text", ["0,1", "x", "", "inf", "nan"])
+    def test_a_text_that_is_not_a_finite_number_is_refused(self, page, text):
+        root = page.show(NumberLine(FP16, 0.25))
+        box = root.get_by_role("textbox", name="x")
         box.fill(text)
-        assert root.locator(".nl-problem").text_content(), text
+        assert root.locator(".nl-problem").text_content()
         assert page.trait("x") == 0.25
         assert box.input_value() == text
-    page.set(x=3)
-    assert root.locator(".nl-problem").text_content() == ""
-    assert box.input_value() == "3"
+
+    def test_a_number_from_python_replaces_a_refused_text(self, page):
+        root = page.show(NumberLine(FP16, 0.25))
+        box = root.get_by_role("textbox", name="x")
+        box.fill("0,1")
+        page.set(x=3)
+        assert root.locator(".nl-problem").text_content() == ""
+        assert box.input_value() == "3"
 
 
 class TestOutcomes:

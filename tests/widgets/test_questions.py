@@ -23,24 +23,42 @@ LESSONS = Path(__file__).parents[2] / "labkit_lessons"
 NUMBERS = {id: row.ruler for id, row in predictions().items() if row.ruler}
 
 
-def test_each_choice_has_a_reply_and_one_is_right() -> None:
-    for id, prediction in predictions().items():
+class TestEachPrediction:
+    """All predictions of the lessons."""
+
+    @pytest.fixture(params=predictions())
+    def id(self, request: pytest.FixtureRequest) -> str:
+        """The name of a prediction."""
+        return str(request.param)
+
+    @pytest.fixture
+    def widgets(self, id: str) -> dict[str, Predict]:
+        """Choice -> a widget in which it was made."""
         measure = None
-        choices = list(prediction.choices)
+        choices = list(predictions()[id].choices)
         ruler = NUMBERS.get(id)
         if ruler:
             # A number is asked for; the measured one is in the middle of its ruler.
             middle = (ruler.low * ruler.high) ** 0.5
             measure = partial(float, middle)
             choices = [str(number) for number in (ruler.low, middle, ruler.high)]
-        sent = str(predict(id, measure).get_state())
-        assert not any(reply in sent for reply in prediction.choices.values())
-        widgets = {choice: predict(id, measure) for choice in choices}
-        assert len(widgets) >= 3, id
+        chosen = {}
+        for choice in choices:
+            chosen[choice] = predict(id, measure)
+            chosen[choice].choice = choice
+        return chosen
+
+    def test_no_reply_is_sent_before_a_choice(self, id: str) -> None:
+        sent = str(predict(id, float if id in NUMBERS else None).get_state())
+        assert not any(reply in sent for reply in predictions()[id].choices.values())
+
+    def test_each_choice_has_a_reply(self, widgets: dict[str, Predict]) -> None:
+        assert len(widgets) >= 3
         for choice, widget in widgets.items():
-            widget.choice = choice
-            assert len(widget.answered) > 40, (id, choice)
-        assert [w.right for w in widgets.values()].count(True) == 1, id
+            assert len(widget.answered) > 40, choice
+
+    def test_one_choice_is_right(self, widgets: dict[str, Predict]) -> None:
+        assert [widget.right for widget in widgets.values()].count(True) == 1
 
 
 def test_question_for_a_number_needs_a_measurement() -> None:
@@ -111,21 +129,27 @@ def test_a_number_is_measured_after_the_guess() -> None:
     assert calls == [1]
 
 
-def test_the_reply_compares_the_guess_with_the_measurement() -> None:
-    for guess, reply in (
+def test_a_question_for_a_number_has_a_ruler_and_no_choices() -> None:
+    widget = Predict(PERCENT, lambda: 24.0)
+    assert widget.choices == []
+    assert widget.ruler == {"low": 0.01, "high": 100, "unit": "%"}
+
+
+@pytest.mark.parametrize(
+    ("guess", "reply"),
+    [
         ("1", "Not quite: you said 1%, it was 24%: 24 times more. So people think."),
         ("12", "Yes: you said 12%, it was 24%: 2 times more. Well seen."),
         ("24", "Yes: you said 24%, it was 24%. Well seen."),
         ("4.8e1", "Yes: you said 48%, it was 24%: 2 times less. Well seen."),
         ("60", "Not quite: you said 60%, it was 24%: 2.5 times less. So people fear."),
-    ):
-        widget = Predict(PERCENT, lambda: 24.0)
-        assert widget.choices == []
-        assert widget.ruler == {"low": 0.01, "high": 100, "unit": "%"}
-        widget.choice = guess
-        assert widget.answered == reply
-        assert widget.right == reply.startswith("Yes")
-        assert widget.truth == 24.0
+    ],
+)
+def test_the_reply_compares_the_guess_with_the_measurement(guess: str, reply: str) -> None:
+    widget = Predict(PERCENT, lambda: 24.0)
+    widget.choice = guess
+    assert widget.answered == reply
+    assert widget.right == reply.startswith("Yes")
 
 
 def test_a_guess_outside_of_the_ruler_is_refused() -> None:
@@ -255,55 +279,72 @@ QUESTIONS = quiz_questions()
 RIGHT = {id: row.answer for id, row in QUESTIONS.items()}
 
 
-def test_numpy_and_torch_give_the_right_answers() -> None:
-    with np.errstate(over="ignore"):
-        assert str(np.float16(300) * np.float16(300)) == RIGHT["largest"]
-    assert f"{np.float16(2048) + np.float16(1):.0f}" == RIGHT["odd"]
-    assert f"{np.float16(1e-8):.0f}" == RIGHT["tiny"]
-    frozen = np.float16(1)
-    for _ in range(1000):
-        frozen += np.float16(0.0001)
-    assert f"{frozen:.0f}" == RIGHT["frozen"]
-    assert f"{np.nextafter(np.float16(1), np.float16(2)):.5f}" in QUESTIONS["frozen"].why
-    a, b = np.random.default_rng(0).standard_normal((2, 1000)).astype(np.float16)
-    assert (
-        a.astype(np.float32) * b.astype(np.float32) == a.astype(np.float64) * b.astype(np.float64)
-    ).all()
-    # A sum in FP16 loses small terms.
-    assert np.float16(2048) + np.float16(0.5) == 2048
-    assert RIGHT["accumulator"] == "FP32"
-    model = torch.nn.Linear(2, 2)
-    with torch.autocast("cpu", torch.float16):
-        assert model(torch.ones(1, 2)).dtype == torch.float16
-        assert model.weight.dtype == torch.float32
-    assert RIGHT["stored"] == "FP32"
-    exponents = {
-        dtype: np.log2(torch.finfo(dtype).smallest_normal)
-        for dtype in (torch.bfloat16, torch.float32)
-    }
-    assert exponents[torch.bfloat16] == exponents[torch.float32]
-    assert RIGHT["bfloat"] == "It has the exponent range of FP32"
+class TestRightAnswers:
+    """Right answers against numpy and torch."""
 
+    def test_the_largest_product(self) -> None:
+        with np.errstate(over="ignore"):
+            assert str(np.float16(300) * np.float16(300)) == RIGHT["largest"]
 
-def test_torch_s_scaler_gives_the_right_answers() -> None:
-    weight = torch.nn.Parameter(torch.full((1,), 3.0))
-    (1024.0 * weight**2).sum().backward()
-    assert weight.item() == 3.0
-    assert weight.grad.item() == 1024 * 6.0
-    assert RIGHT["scaled"] == "the gradients"
-    optimizer = torch.optim.SGD([weight], 0.1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    scaler.scale(weight * torch.inf).backward()
-    scaler.step(optimizer)
-    scaler.update()
-    assert weight.item() == 3.0
-    assert scaler.get_scale() == 512.0
-    assert RIGHT["overflow"] == "It skips the step and lowers the scale"
-    # A scaled gradient that is clipped to a norm of 1 is almost zero after unscaling.
-    scale = 2.0**16
-    gradient = 0.5
-    assert min(1.0, 1.0 / (scale * gradient)) * scale * gradient / scale == 2.0**-16
-    assert RIGHT["clip"].startswith("after the gradients are unscaled")
+    def test_an_odd_number_above_2048(self) -> None:
+        assert f"{np.float16(2048) + np.float16(1):.0f}" == RIGHT["odd"]
+
+    def test_a_tiny_number(self) -> None:
+        assert f"{np.float16(1e-8):.0f}" == RIGHT["tiny"]
+
+    def test_a_sum_that_small_terms_do_not_change(self) -> None:
+        frozen = np.float16(1)
+        for _ in range(1000):
+            frozen += np.float16(0.0001)
+        assert f"{frozen:.0f}" == RIGHT["frozen"]
+        assert f"{np.nextafter(np.float16(1), np.float16(2)):.5f}" in QUESTIONS["frozen"].why
+
+    def test_products_are_exact_in_an_fp32_accumulator(self) -> None:
+        a, b = np.random.default_rng(0).standard_normal((2, 1000)).astype(np.float16)
+        in_fp32 = a.astype(np.float32) * b.astype(np.float32)
+        assert (in_fp32 == a.astype(np.float64) * b.astype(np.float64)).all()
+        # A sum in FP16 loses small terms.
+        assert np.float16(2048) + np.float16(0.5) == 2048
+        assert RIGHT["accumulator"] == "FP32"
+
+    def test_weights_stay_in_fp32_under_autocast(self) -> None:
+        model = torch.nn.Linear(2, 2)
+        with torch.autocast("cpu", torch.float16):
+            assert model(torch.ones(1, 2)).dtype == torch.float16
+            assert model.weight.dtype == torch.float32
+        assert RIGHT["stored"] == "FP32"
+
+    def test_bf16_has_the_exponents_of_fp32(self) -> None:
+        bf16 = torch.finfo(torch.bfloat16).smallest_normal
+        assert bf16 == torch.finfo(torch.float32).smallest_normal
+        assert RIGHT["bfloat"] == "It has the exponent range of FP32"
+
+    def test_a_scaled_loss_scales_the_gradients(self) -> None:
+        weight = torch.nn.Parameter(torch.full((1,), 3.0))
+        (1024.0 * weight**2).sum().backward()
+        assert weight.item() == 3.0
+        assert weight.grad is not None
+        assert weight.grad.item() == 1024 * 6.0
+        assert RIGHT["scaled"] == "the gradients"
+
+    def test_a_scaler_that_finds_inf_skips_the_step(self) -> None:
+        weight = torch.nn.Parameter(torch.full((1,), 3.0))
+        optimizer = torch.optim.SGD([weight], 0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        scaler.scale(weight * torch.inf).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert weight.item() == 3.0
+        assert scaler.get_scale() == 512.0
+        assert RIGHT["overflow"] == "It skips the step and lowers the scale"
+
+    def test_a_scaled_gradient_is_almost_zero_after_clipping(self) -> None:
+        scale = 2.0**16
+        weight = torch.nn.Parameter(torch.zeros(1))
+        weight.grad = torch.full((1,), scale * 0.5)
+        torch.nn.utils.clip_grad_norm_([weight], 1.0)
+        assert weight.grad.item() / scale == pytest.approx(2.0**-16, rel=1e-4)
+        assert RIGHT["clip"].startswith("after the gradients are unscaled")
 
 
 def test_quiz_has_ten_questions_of_lessons() -> None:

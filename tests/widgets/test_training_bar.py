@@ -18,9 +18,6 @@ RECIPE = RECIPES["FP16 dynamic"]
 
 def test_worked_example_of_a_bar() -> None:
     bar = TrainingBar(TASK, RECIPE, seed=1, steps=5, device="cpu")
-    assert bar.phase == "ready"
-    assert bar.done == 0
-    assert bar.record is None
     # The message of a page.
     bar.wanted = "start"
     record = bar.wait(60)
@@ -30,9 +27,20 @@ def test_worked_example_of_a_bar() -> None:
     assert bar.done == 5
     assert bar.sentence.startswith("Finished after 5 steps")
     assert bar.losses == [step.loss for step in record.steps]
-    # A second start does nothing.
+
+
+def test_a_new_bar_is_ready_and_has_no_record() -> None:
+    bar = TrainingBar(TASK, RECIPE, device="cpu")
+    assert (bar.phase, bar.done, bar.record) == ("ready", 0, None)
+
+
+def test_a_finished_training_is_not_started_again() -> None:
+    bar = TrainingBar(TASK, RECIPE, steps=2, device="cpu")
+    bar.start()
+    record = bar.wait(60)
     bar.start()
     assert bar.phase == "finished"
+    assert bar.wait(60) is record
 
 
 def test_a_long_training_has_a_hundred_losses() -> None:

@@ -1,6 +1,7 @@
 """The underflow histogram and the gradient zoom: data, shares and sentences."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -294,27 +295,48 @@ def zoom() -> GradientZoom:
     )
 
 
-def test_the_sentence_of_a_zoom_at_each_level(page, zoom: GradientZoom) -> None:
-    page.show(zoom)
+class TestSentenceOfAZoom:
+    """The sentence at each level of a zoom, from all layers to an element."""
 
-    def sentence_at(**traits: Any) -> str:
-        page.set(**traits)
-        return str(page.trait("sentence"))
+    @pytest.fixture
+    def sentence_at(self, page, zoom: GradientZoom) -> Callable[..., str]:
+        page.show(zoom)
 
-    assert sentence_at(zoom=0).startswith(
-        "At scale 2^0 (no scaling), none of these activation gradients underflow"
-    )
-    sentence = sentence_at(frame=1)
-    assert "of these activation gradients underflow in FP16" in sentence
-    assert "none" not in sentence.split(" underflow")[0]
-    assert "of the activation gradients of layer conv underflow" in sentence_at(zoom=1)
-    # The sixth row of a tensor of shape [2, 3, 4, 5] has the index [0, 1, 1].
-    sentence = sentence_at(zoom=3, row=5, column=2)
-    assert sentence.startswith("conv[0, 1, 1, 2] at step 40 is ")
-    assert sentence_at(zoom=2).endswith("Of the 120 shown, 0% are zero already in FP32.")
-    assert sentence_at(zoom=3, row=23, column=4, layer="head").startswith("head[4] at step 40")
-    assert page.trait("row") == 0
-    assert page.trait("column") == 4
+        def sentence_at(**traits: Any) -> str:
+            page.set(**traits)
+            return str(page.trait("sentence"))
+
+        return sentence_at
+
+    def test_gradients_above_the_range_do_not_underflow(self, sentence_at) -> None:
+        assert sentence_at(zoom=0, frame=0).startswith(
+            "At scale 2^0 (no scaling), none of these activation gradients underflow"
+        )
+
+    def test_the_share_of_all_layers_that_underflows(self, sentence_at) -> None:
+        before, found, _ = sentence_at(zoom=0, frame=1).partition(
+            "of these activation gradients underflow in FP16"
+        )
+        assert found
+        assert "none" not in before
+
+    def test_the_share_of_a_layer_that_underflows(self, sentence_at) -> None:
+        expected = "of the activation gradients of layer conv underflow"
+        assert expected in sentence_at(zoom=1, frame=1)
+
+    def test_the_number_of_elements_that_are_shown(self, sentence_at) -> None:
+        expected = "Of the 120 shown, 0% are zero already in FP32."
+        assert sentence_at(zoom=2, frame=1).endswith(expected)
+
+    def test_an_element_is_named_by_its_index(self, sentence_at) -> None:
+        """The sixth row of a tensor of shape [2, 3, 4, 5] has the index [0, 1, 1]."""
+        sentence = sentence_at(zoom=3, frame=1, row=5, column=2)
+        assert sentence.startswith("conv[0, 1, 1, 2] at step 40 is ")
+
+    def test_a_row_that_a_layer_lacks_becomes_its_last_one(self, sentence_at, page) -> None:
+        sentence = sentence_at(zoom=3, frame=1, row=23, column=4, layer="head")
+        assert sentence.startswith("head[4] at step 40")
+        assert (page.trait("row"), page.trait("column")) == (0, 4)
 
 
 def test_the_bits_of_a_gradient_are_those_of_numpy(page: Page, zoom: GradientZoom) -> None:
@@ -415,13 +437,20 @@ def test_another_layer_clamps_the_position(zoom: GradientZoom) -> None:
     assert zoom.column == 4
 
 
-def test_invalid_gradients_of_a_zoom_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least one step"):
-        GradientZoom({})
-    with pytest.raises(ValueError, match="at least one layer"):
-        GradientZoom({0: {"empty": torch.zeros(0)}})
-    for film in ([torch.ones(2)], {0: torch.ones(2)}):
-        with pytest.raises(TypeError, match="step -> a dict of layer -> gradient"):
-            GradientZoom(film)
-    with pytest.raises(ValueError, match="the same layers"):
-        GradientZoom({0: {"a": torch.ones(2)}, 1: {"b": torch.ones(2)}})
+@pytest.mark.parametrize(
+    ("film", "message"),
+    [
+        ({}, "at least one step"),
+        ({0: {"empty": torch.zeros(0)}}, "at least one layer"),
+        ({0: {"a": torch.ones(2)}, 1: {"b": torch.ones(2)}}, "the same layers"),
+    ],
+)
+def test_gradients_that_a_zoom_cannot_show_are_refused(film: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GradientZoom(film)
+
+
+@pytest.mark.parametrize("film", [[torch.ones(2)], {0: torch.ones(2)}])
+def test_gradients_of_another_type_are_refused(film: Any) -> None:
+    with pytest.raises(TypeError, match="step -> a dict of layer -> gradient"):
+        GradientZoom(film)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from labkit.amp import RECIPES, WeightRounding, static
+from labkit.amp import RECIPES, Recipe, WeightRounding, static
 from labkit.train import TASKS, Task, TrainingRun, load, train
 from labkit.widgets.driven.controller import Button, Phase
 from labkit.widgets.live_training import knobs as every
@@ -106,37 +106,47 @@ def test_a_position_is_taken_by_its_value() -> None:
     assert turned.autocast is True
 
 
-def test_settings_without_a_knob_come_from_the_recipe() -> None:
-    for name in (
-        "TF32",
-        "FP16 Kahan",
-        "BF16 stochastic",
-        "FP8 delayed",
-        "MXFP8",
-        "NVFP4",
-        "unit scaled",
-    ):
-        knobs = knobs_of(RECIPES[name])
-        recipe = RECIPES[name]
-        assert recipe_of(knobs) == recipe
-        scaled = recipe_of(replace(knobs, scaling=Scaling.DYNAMIC))
-        assert scaled.rounding == recipe.rounding
-        assert scaled.products == recipe.products
-        assert scaled.tf32 == recipe.tf32
-        if recipe.products:
-            setting = recipe.products.forward.name
-        elif recipe.tf32:
-            setting = "TF32"
-        else:
-            setting = recipe.rounding.value
-        assert setting in scaled.name
-        assert setting in torch_lines(knobs, DIGITS)
-        elsewhere = recipe_of(replace(knobs, format="FP16", masters="kept"))
-        assert (elsewhere.rounding, elsewhere.products, elsewhere.tf32) == (
-            WeightRounding.NEAREST,
-            None,
-            False,
-        ), name
+# Recipes with a setting for which there is no knob, and how names and code call it.
+WITHOUT_A_KNOB = pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("TF32", "TF32"),
+        ("FP16 Kahan", "Kahan"),
+        ("BF16 stochastic", "stochastic"),
+        ("FP8 delayed", "E4M3"),
+        ("MXFP8", "MXFP8"),
+        ("NVFP4", "NVFP4"),
+        ("unit scaled", "E4M3"),
+    ],
+)
+
+
+def without_a_knob(recipe: Recipe) -> tuple[Any, Any, bool]:
+    """Return the settings of a recipe for which there is no knob."""
+    return recipe.rounding, recipe.products, recipe.tf32
+
+
+@WITHOUT_A_KNOB
+def test_knobs_of_a_recipe_give_this_recipe(name: str, setting: str) -> None:
+    assert recipe_of(knobs_of(RECIPES[name])) == RECIPES[name]
+
+
+@WITHOUT_A_KNOB
+def test_a_turned_knob_keeps_the_settings_without_a_knob(name: str, setting: str) -> None:
+    scaled = recipe_of(replace(knobs_of(RECIPES[name]), scaling=Scaling.DYNAMIC))
+    assert without_a_knob(scaled) == without_a_knob(RECIPES[name])
+    assert setting in scaled.name
+
+
+@WITHOUT_A_KNOB
+def test_the_code_of_knobs_names_the_setting(name: str, setting: str) -> None:
+    assert setting in torch_lines(knobs_of(RECIPES[name]), DIGITS)
+
+
+@WITHOUT_A_KNOB
+def test_another_format_of_weights_ends_the_settings(name: str, setting: str) -> None:
+    elsewhere = recipe_of(replace(knobs_of(RECIPES[name]), format="FP16", masters="kept"))
+    assert without_a_knob(elsewhere) == (WeightRounding.NEAREST, None, False)
 
 
 def test_knobs_without_effect_have_a_reason() -> None:
@@ -407,6 +417,7 @@ def test_a_record_that_cannot_be_saved_leaves_the_run_as_it_is(tmp_path) -> None
     run_through(widget.forked_run, steps=2)
     phase = widget.phase
     for what in ("record", "picture"):
+        widget.forked_run.notice = ""
         widget.forked_run.handle(widget.command({"do": "save", "what": what}))
         assert widget.forked_run.notice.startswith("Not done: ")
         assert "a file" in widget.forked_run.notice
@@ -497,16 +508,18 @@ def reopened(bench: Workbench) -> ForkedRun:
     return again.forked_run
 
 
-def test_a_code_opens_every_recipe() -> None:
-    for recipe in PRESETS:
-        bench = Workbench("digits_cnn", recipe, 7, steps=20, device="cpu")
-        assert bench.code == f"digits_cnn; {recipe}; seed=7; steps=20"
-        assert bench.state()["opens"] == f'Workbench.from_code("{bench.code}")'
-        again = reopened(bench)
-        assert again.task == TASKS["digits_cnn"]
-        assert again.seed == 7
-        assert again.total == 20
-        assert again.selected.wanted == knobs_of(RECIPES[recipe])
+@pytest.mark.parametrize("recipe", PRESETS)
+def test_a_code_names_what_a_bench_was_opened_with(recipe: str) -> None:
+    bench = Workbench("digits_cnn", recipe, 7, steps=20, device="cpu")
+    assert bench.code == f"digits_cnn; {recipe}; seed=7; steps=20"
+    assert bench.state()["opens"] == f'Workbench.from_code("{bench.code}")'
+
+
+@pytest.mark.parametrize("recipe", PRESETS)
+def test_a_code_opens_every_recipe(recipe: str) -> None:
+    again = reopened(Workbench("digits_cnn", recipe, 7, steps=20, device="cpu"))
+    assert (again.task, again.seed, again.total) == (TASKS["digits_cnn"], 7, 20)
+    assert again.selected.wanted == knobs_of(RECIPES[recipe])
 
 
 def test_a_code_opens_every_position_of_a_knob() -> None:
