@@ -161,44 +161,63 @@ def test_a_port_outside_of_its_range_is_refused(capsys) -> None:
             assert message.endswith(f"expected a port from 1 to {last}, got {port!r}")
 
 
-def test_unwritable_output_is_refused_at_once(
-    capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+# Commands that write a file, and commands that write into a folder.
+TO_A_FILE = [
+    "watch --record PLACE train.py",
+    "diff a b --page PLACE",
+    "vectors NVFP4 --out PLACE",
+    "gpu --passport PLACE",
+    "gpu --progress PLACE",
+    "site --playground PLACE",
+    "grade . --csv PLACE",
+    "grade . --report PLACE",
+    "grade . --gradebook PLACE",
+    "release new --questions PLACE",
+    "release new --gradescope PLACE",
+    "exercises --csv PLACE",
+]
+TO_A_FOLDER = [
+    "compare digits --folder PLACE",
+    "gpu --folder PLACE",
+    "site --widgets PLACE",
+    "grade . --feedback PLACE",
+    "grade . --anonymous PLACE",
+    "release PLACE",
+    "classroom --folder PLACE",
+]
+
+
+@pytest.fixture
+def _file_and_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in a folder that has a file named file and a folder named folder."""
     monkeypatch.chdir(tmp_path)
     Path("folder").mkdir()
     Path("file").touch()
-    files = (
-        "watch --record PLACE train.py",
-        "diff a b --page PLACE",
-        "vectors NVFP4 --out PLACE",
-        "gpu --passport PLACE",
-        "gpu --progress PLACE",
-        "site --playground PLACE",
-        "grade . --csv PLACE",
-        "grade . --report PLACE",
-        "grade . --gradebook PLACE",
-        "release new --questions PLACE",
-        "release new --gradescope PLACE",
-        "exercises --csv PLACE",
-    )
-    for words in files:
-        message = refusal(words.replace("PLACE", "folder"), capsys)
-        assert message.endswith("expected a file to write, got the folder folder")
-        message = refusal(words.replace("PLACE", "file/new"), capsys)
-        assert message.endswith("expected a folder, got the file file")
-    folders = (
-        "compare digits --folder PLACE",
-        "gpu --folder PLACE",
-        "site --widgets PLACE",
-        "grade . --feedback PLACE",
-        "grade . --anonymous PLACE",
-        "release PLACE",
-        "classroom --folder PLACE",
-    )
-    for words in folders:
-        for place in ("file", "file/new"):
-            message = refusal(words.replace("PLACE", place), capsys)
-            assert message.endswith("expected a folder, got the file file")
+
+
+@pytest.mark.usefixtures("_file_and_folder")
+@pytest.mark.parametrize("words", TO_A_FILE)
+def test_a_folder_in_place_of_a_file_is_refused(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = refusal(words.replace("PLACE", "folder"), capsys)
+    assert message.endswith("expected a file to write, got the folder folder")
+
+
+@pytest.mark.usefixtures("_file_and_folder")
+@pytest.mark.parametrize("words", [*TO_A_FILE, *TO_A_FOLDER])
+def test_a_path_below_a_file_is_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    message = refusal(words.replace("PLACE", "file/new"), capsys)
+    assert message.endswith("expected a folder, got the file file")
+
+
+@pytest.mark.usefixtures("_file_and_folder")
+@pytest.mark.parametrize("words", TO_A_FOLDER)
+def test_a_file_in_place_of_a_folder_is_refused(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = refusal(words.replace("PLACE", "file"), capsys)
+    assert message.endswith("expected a folder, got the file file")
 
 
 def test_restore_says_where_no_answer_is_saved(capsys, tmp_path: Path) -> None:

@@ -217,21 +217,48 @@ def test_matrices_of_any_shape_equal_the_reference(monkeypatch: pytest.MonkeyPat
             assert emulate(a, b, c, SPECS["A100"]).tolist() == expected, (m, n, k, tile)
 
 
-def test_torch_and_numpy_give_the_same_results() -> None:
-    a = torch.randn(2, 3, 9).half()
-    b = torch.randn(2, 9, 4).half()
-    before = a.clone(), b.clone()
+@pytest.fixture
+def two_products() -> tuple[torch.Tensor, torch.Tensor]:
+    """The operands A and B of two products of different numbers."""
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(2, 3, 9, generator=generator).half()
+    b = torch.randn(2, 9, 4, generator=generator).half()
+    return a, b
+
+
+def test_torch_and_numpy_give_the_same_results(
+    two_products: tuple[torch.Tensor, torch.Tensor],
+) -> None:
+    a, b = two_products
     tensor = emulate(a, b, None, SPECS["T4"])
     array = emulate(a.numpy(), b.numpy(), None, SPECS["T4"])
-    assert tensor.dtype == torch.float32
-    assert array.dtype == np.dtype(np.float32)
-    assert tensor.shape == (2, 3, 4)
     assert np.array_equal(tensor.numpy(), array)
-    # Leading dimensions are separate products.
-    assert torch.equal(tensor[1], emulate(a[1], b[1], None, SPECS["T4"]))
-    assert emulate(a, b, None, SPECS["T4"], FP16).dtype == torch.float16
-    assert torch.equal(a, before[0])
-    assert torch.equal(b, before[1])
+
+
+def test_a_result_has_the_dtype_of_its_format(
+    two_products: tuple[torch.Tensor, torch.Tensor],
+) -> None:
+    a, b = two_products
+    for result, name in ((FP32, "float32"), (FP16, "float16")):
+        assert emulate(a, b, None, SPECS["T4"], result).dtype == getattr(torch, name)
+        array = emulate(a.numpy(), b.numpy(), None, SPECS["T4"], result)
+        assert array.dtype == np.dtype(name)
+
+
+def test_leading_dimensions_are_separate_products(
+    two_products: tuple[torch.Tensor, torch.Tensor],
+) -> None:
+    a, b = two_products
+    both = emulate(a, b, None, SPECS["T4"])
+    assert both.shape == (2, 3, 4)
+    for i in range(2):
+        assert torch.equal(both[i], emulate(a[i], b[i], None, SPECS["T4"]))
+
+
+def test_operands_are_not_changed(two_products: tuple[torch.Tensor, torch.Tensor]) -> None:
+    before = [operand.clone() for operand in two_products]
+    emulate(*two_products, None, SPECS["T4"])
+    assert all(map(torch.equal, two_products, before))
 
 
 def test_tf32_ignores_the_last_13_bits() -> None:
@@ -268,32 +295,52 @@ def test_nan_has_one_code(a: Any, b: Any, c: Any) -> None:
         assert d.view(f"u{d.itemsize}").item() == code, (a, b, c, result)
 
 
+HUGE = BF16.max
+
+
 def test_an_infinite_result_stays_infinite_in_later_blocks() -> None:
     spec = SPECS["A100"].for_operands(BF16)
-    huge = BF16.max
-    assert element(spec, 0.0, [huge] + [0.0] * 7 + [-huge], [huge] + [0.0] * 7 + [1.0]) == math.inf
-    # Inside a block, terms may go beyond FP32; 3 is far below the last bit that is kept beside
-    # them.
-    assert element(spec, 0.0, [huge, -huge, 3.0], [huge, huge, 1.0]) == 0.0
+    # A block has eight products; -HUGE is in the second one.
+    assert element(spec, 0.0, [HUGE] + [0.0] * 7 + [-HUGE], [HUGE] + [0.0] * 7 + [1.0]) == math.inf
+
+
+def test_terms_of_a_block_may_be_beyond_fp32() -> None:
+    """3 is far below the last bit that is kept beside them."""
+    spec = SPECS["A100"].for_operands(BF16)
+    assert element(spec, 0.0, [HUGE, -HUGE, 3.0], [HUGE, HUGE, 1.0]) == 0.0
+
+
+def test_an_fp16_result_beyond_fp16_is_infinite() -> None:
     assert element(SPECS["V100"], 0.0, [60000.0] * 2, [1.0] * 2, FP16) == math.inf
 
 
-def test_invalid_operands_are_refused() -> None:
-    ones = torch.ones(2, 2)
-    with pytest.raises(ValueError, match=r"expected FP16 values in A, got 0\.1\d*.*round_tensor"):
-        emulate(ones * 0.1, ones, None, SPECS["V100"])
-    with pytest.raises(ValueError, match="expected FP16 values in C"):
-        emulate(ones, ones, ones * 0.1, SPECS["V100"], FP16)
-    with pytest.raises(ValueError, match=r"A\[2, 2\], B\[3, 2\]"):
-        emulate(ones, torch.ones(3, 2), None, SPECS["V100"])
-    with pytest.raises(ValueError, match=r"C\[1, 2\]"):
-        emulate(ones, ones, torch.ones(1, 2), SPECS["V100"])
-    with pytest.raises(
-        ValueError, match="A100 with BF16 operands: expected out to be FP32, got FP16"
-    ):
-        emulate(ones, ones, None, SPECS["A100"].for_operands(BF16), FP16)
+ONES = torch.ones(2, 2)
+TENTHS = torch.full((2, 2), 0.1)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "c", "message"),
+    [
+        (TENTHS, ONES, None, r"expected FP16 values in A, got 0\.1\d*.*round_tensor"),
+        (ONES, ONES, TENTHS, "expected FP16 values in C"),
+        (ONES, torch.ones(3, 2), None, r"A\[2, 2\], B\[3, 2\]"),
+        (ONES, ONES, torch.ones(1, 2), r"C\[1, 2\]"),
+    ],
+)
+def test_invalid_operands_are_refused(a: Any, b: Any, c: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        emulate(a, b, c, SPECS["V100"], FP16)
+
+
+def test_a_list_is_refused() -> None:
     with pytest.raises(TypeError, match="expected a torch tensor or a numpy array of floats for A"):
-        emulate([[1.0]], ones, None, SPECS["V100"])
+        emulate([[1.0]], ONES, None, SPECS["V100"])
+
+
+def test_a_result_that_the_instruction_lacks_is_refused() -> None:
+    message = "A100 with BF16 operands: expected out to be FP32, got FP16"
+    with pytest.raises(ValueError, match=message):
+        emulate(ONES, ONES, None, SPECS["A100"].for_operands(BF16), FP16)
 
 
 needs_numba = pytest.mark.skipif(
@@ -383,14 +430,23 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.array_equal(by_numba, by_numpy)
 
 
-def test_without_numba_numpy_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    ones = np.ones((1, 5))
+@pytest.fixture
+def _no_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     # None makes an import fail, as if numba were not installed.
     monkeypatch.setitem(sys.modules, "numba", None)
-    for name in ("", "numpy"):
-        monkeypatch.setenv(VARIABLE, name)
-        assert emulator() == "numpy"
-        assert emulate(ones, ones.T, None, SPECS["V100"]).item() == 5.0
+
+
+@pytest.mark.usefixtures("_no_numba")
+@pytest.mark.parametrize("name", ["", "numpy"])
+def test_without_numba_numpy_is_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, name)
+    ones = np.ones((1, 5))
+    assert emulator() == "numpy"
+    assert emulate(ones, ones.T, None, SPECS["V100"]).item() == 5.0
+
+
+@pytest.mark.usefixtures("_no_numba")
+def test_a_chosen_numba_that_is_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "numba")
     with pytest.raises(RuntimeError, match=r'pip install "fp16-lab\[fast\]"'):
         emulator()
@@ -424,12 +480,24 @@ def test_the_rows_are_those_of_the_paper() -> None:
     assert ours == PAPER
 
 
-def test_a_spec_gives_the_row_of_other_operands() -> None:
+def test_specs_are_the_rows_of_fp16_operands() -> None:
     assert list(SPECS) == list(PAPER)
     assert all(row.operands == FP16 for row in SPECS.values())
-    assert SPECS["H100"].for_operands(E4M3) == SPECS["H100"].for_operands(BF16).for_operands(E4M3)
+
+
+def test_a_spec_gives_the_row_of_other_operands() -> None:
+    eight_bits = SPECS["H100"].for_operands(E4M3)
+    assert eight_bits.operands == E4M3
+    assert eight_bits.name == "H100"
+    assert SPECS["H100"].for_operands(BF16).for_operands(E4M3) == eight_bits
+
+
+def test_operands_that_a_gpu_lacks_are_refused() -> None:
     with pytest.raises(ValueError, match="V100 Tensor Cores take FP16 operands; asked for BF16"):
         SPECS["V100"].for_operands(BF16)
+
+
+def test_only_fp16_operands_have_an_fp16_result() -> None:
     assert SPECS["A100"].results == (FP32, FP16)
     with pytest.raises(ValueError, match="A100 with BF16 operands gives FP32; asked for FP16"):
         replace(SPECS["A100"].for_operands(BF16), result=FP16)
@@ -476,16 +544,16 @@ def test_worked_example_of_an_explanation() -> None:
     assert block.result == 1 + 2.0**-23
 
 
-def test_a_result_is_normalised_once_and_rounded_once() -> None:
-    half = explain([1.0, 1.0], [2048.0, 3.0], 0.0, SPECS["A100"], FP16)
-    assert half.result_exponent == 11
-    assert half.result_bits == "1.0000000001"
-    assert half.dropped_bits == "1"
-    # 2051 is a tie between 2050 and 2052, and goes to the even significand.
-    assert (half.rounded_up, half.result) == (True, 2052.0)
-    single = explain([1.0, 1.0], [1.0, 1.0], 2.0**-23, SPECS["A100"])
-    # FP32 results are truncated.
-    assert (single.dropped_bits, single.rounded_up, single.result) == ("1", False, 2.0)
+def test_an_fp16_result_is_rounded_to_even() -> None:
+    """2051 is a tie between 2050 and 2052."""
+    block = explain([1.0, 1.0], [2048.0, 3.0], 0.0, SPECS["A100"], FP16)
+    assert (block.result_exponent, block.result_bits) == (11, "1.0000000001")
+    assert (block.dropped_bits, block.rounded_up, block.result) == ("1", True, 2052.0)
+
+
+def test_an_fp32_result_is_truncated() -> None:
+    block = explain([1.0, 1.0], [1.0, 1.0], 2.0**-23, SPECS["A100"])
+    assert (block.dropped_bits, block.rounded_up, block.result) == ("1", False, 2.0)
 
 
 def test_explanation_has_the_result_of_the_emulator() -> None:

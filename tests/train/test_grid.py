@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,15 +107,27 @@ def test_a_grid_can_be_stopped_and_runs_no_pair_twice(tmp_path: Path) -> None:
     assert [record.seed for record in finished] == [0, 1]
 
 
-def test_invalid_grids_are_refused_before_they_run(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="different recipes, got 'FP32' and 'FP32'"):
-        train_grid(SHORT, [FP32, replace(O1, name="FP32")], [0], tmp_path, workers=1)
-    with pytest.raises(ValueError, match="expected workers >= 1"):
-        train_grid(SHORT, [FP32], [0], tmp_path, workers=0)
-    with pytest.raises(TypeError, match=r"workers: expected an int, got 1\.5"):
-        train_grid(SHORT, [FP32], [0], tmp_path, workers=1.5)
-    with pytest.raises(TypeError, match=r"seed: expected an int, got 1\.0"):
-        train_grid(SHORT, [FP32], [0, 1.0], tmp_path, workers=1)
+@pytest.mark.parametrize(
+    ("recipes", "seeds", "workers", "kind", "message"),
+    [
+        (
+            [FP32, replace(O1, name="FP32")],
+            [0],
+            1,
+            ValueError,
+            "different recipes, got 'FP32' and 'FP32'",
+        ),
+        ([FP32], [0], 0, ValueError, "expected workers >= 1"),
+        ([FP32], [0], 1.5, TypeError, r"workers: expected an int, got 1\.5"),
+        ([FP32], [0, 1.0], 1, TypeError, r"seed: expected an int, got 1\.0"),
+    ],
+    ids=["equal names", "no workers", "workers", "seeds"],
+)
+def test_an_invalid_grid_is_refused_before_it_runs(
+    recipes: Any, seeds: Any, workers: Any, kind: type[Exception], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(kind, match=message):
+        train_grid(SHORT, recipes, seeds, tmp_path, workers=workers)
     assert not list(tmp_path.iterdir())
 
 
@@ -317,22 +330,37 @@ def test_records_of_two_devices_are_not_mixed(stand_in: None, tmp_path: Path) ->
 def test_runs_use_the_cpu_unless_a_device_is_chosen(stand_in: None) -> None:
     assert TrainingRun(THIRTEEN_STEPS, FP32).place.emulated
     assert train(THIRTEEN_STEPS, FP32, steps=1).device.startswith("CPU")
+
+
+def test_a_run_on_no_named_device_uses_the_gpu(stand_in: None) -> None:
     assert train(THIRTEEN_STEPS, FP32, steps=1, device=None).device == "Stand-in T4"
-    assert place("gpu") == CARD
-    assert place() == CARD
-    # The stand-in is a CPU, too, but "cpu" means the CPU itself.
-    assert place("cpu").emulated
-    assert place(torch.device("cpu")).emulated
 
 
-def test_a_record_has_its_steps_per_second(tmp_path: Path) -> None:
-    alone = train(THIRTEEN_STEPS, FP32)
-    assert alone.step_seconds is not None
-    assert 0 < alone.step_seconds < alone.seconds
-    assert alone.steps_per_second == pytest.approx(1 / alone.step_seconds)
-    assert load(alone.save(tmp_path / "run.json")).step_seconds == alone.step_seconds
-    # The time of a step is not compared.
-    assert replace(alone, step_seconds=1.0) == alone
+def test_the_default_place_is_the_gpu(stand_in: None) -> None:
+    assert place() == place("gpu") == CARD
+
+
+@pytest.mark.parametrize("device", ["cpu", torch.device("cpu")])
+def test_the_name_cpu_means_the_cpu_itself(stand_in: None, device: Any) -> None:
+    """The stand-in for a GPU is a CPU, too."""
+    assert place(device).emulated
+
+
+def test_a_record_has_its_steps_per_second() -> None:
+    record = train(THIRTEEN_STEPS, FP32)
+    assert record.step_seconds is not None
+    assert 0 < record.step_seconds < record.seconds
+    assert record.steps_per_second == pytest.approx(1 / record.step_seconds)
+
+
+def test_the_time_of_a_step_is_saved(tmp_path: Path) -> None:
+    record = train(THIRTEEN_STEPS, FP32)
+    assert load(record.save(tmp_path / "run.json")).step_seconds == record.step_seconds
+
+
+def test_the_time_of_a_step_is_not_compared() -> None:
+    record = train(THIRTEEN_STEPS, FP32)
+    assert replace(record, step_seconds=1.0) == record
 
 
 def test_runs_on_a_gpu_are_trained_one_after_the_other(stand_in: None, tmp_path: Path) -> None:
@@ -447,12 +475,24 @@ def test_gpu_comes_before_the_cpu(with_gpu: None) -> None:
     assert place() == T4
 
 
-def test_a_device_has_the_names_of_labkit_and_of_torch(with_gpu: None) -> None:
-    for name in ("gpu", "cuda", "cuda:0", torch.device("cuda"), torch.device("cuda", 0), T4):
-        assert place(name) == T4, name
-    assert place("cuda:1") == SECOND
-    assert place("gpu:1") == SECOND
-    assert place("cpu") == place("cpu:0") == place(torch.device("cpu")) == places()[-1]
+@pytest.mark.parametrize(
+    "name", ["gpu", "cuda", "cuda:0", torch.device("cuda"), torch.device("cuda", 0), T4]
+)
+def test_the_first_gpu_has_the_names_of_labkit_and_of_torch(with_gpu: None, name: Any) -> None:
+    assert place(name) == T4
+
+
+@pytest.mark.parametrize("name", ["cuda:1", "gpu:1"])
+def test_the_second_gpu_has_the_names_of_labkit_and_of_torch(with_gpu: None, name: str) -> None:
+    assert place(name) == SECOND
+
+
+@pytest.mark.parametrize("name", ["cpu", "cpu:0", torch.device("cpu")])
+def test_the_cpu_has_the_names_of_torch(with_gpu: None, name: Any) -> None:
+    assert place(name) == places()[-1]
+
+
+def test_a_gpu_that_is_missing_is_refused_with_the_names(with_gpu: None) -> None:
     with pytest.raises(
         ValueError, match=r'expected .*"gpu" \(Tesla T4\), "gpu:1" \(Tesla T4\), "cpu"'
     ):

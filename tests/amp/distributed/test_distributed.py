@@ -47,32 +47,41 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return ranks.launch("worked_example", 2, tmp_path_factory.mktemp("two"))
 
 
-def test_two_processes_train_as_one(two: list[Any]) -> None:
+EACH_RANK = pytest.mark.parametrize("rank", [0, 1])
+SHARDED = pytest.mark.parametrize("sharded", [False, True])
+
+
+@EACH_RANK
+@SHARDED
+def test_two_processes_train_as_one(two: list[Any], rank: int, sharded: bool) -> None:
     """Reports and masters equal those of one process bit for bit."""
     reports, masters = one_process("FP16 static")
     assert [stepped for stepped, *_ in reports] == [True] * 2
     assert not torch.equal(masters["0.weight"], ranks.exact_network()[0].weight)
-    for found in two:
-        for sharded in (False, True):
-            assert found["exact", sharded][0] == reports
-            assert equal(found["exact", sharded][1], masters)
+    found = two[rank]["exact", sharded]
+    assert found[0] == reports
+    assert equal(found[1], masters)
 
 
 def test_two_processes_skip_a_step_as_one(two: list[Any]) -> None:
     """A gradient of one rank overflows, and both ranks skip the step and lower the scale."""
-    for found in two:
-        for sharded in (False, True):
-            overflowed, after = found["overflow", sharded]
-            assert [step[:2] for step in overflowed] == [
-                (True, 1024.0),
-                (False, 1024.0),
-                (True, 512.0),
-            ]
-            assert [step[3] for step in overflowed] == [4, 0, 1]
-            # The reports of both ranks are equal, the names of the gradients included.
-            assert overflowed == two[0]["overflow", False][0]
-            assert equal(after, two[0]["overflow", False][1])
-            assert overflowed[1][2] == ("0.weight", "0.bias", "2.weight", "2.bias")
+    reports, _ = two[0]["overflow", False]
+    assert [step[:2] for step in reports] == [(True, 1024.0), (False, 1024.0), (True, 512.0)]
+    assert [step[3] for step in reports] == [4, 0, 1]
+
+
+def test_a_skipped_step_of_two_processes_names_all_gradients(two: list[Any]) -> None:
+    reports, _ = two[0]["overflow", False]
+    assert reports[1][2] == ("0.weight", "0.bias", "2.weight", "2.bias")
+
+
+@EACH_RANK
+@SHARDED
+def test_ranks_with_a_skipped_step_stay_equal(two: list[Any], rank: int, sharded: bool) -> None:
+    reports, masters = two[0]["overflow", False]
+    found = two[rank]["overflow", sharded]
+    assert found[0] == reports
+    assert equal(found[1], masters)
 
 
 @pytest.mark.slow
@@ -85,15 +94,25 @@ def test_each_rank_trains_on_its_device(tmp_path: Path) -> None:
     assert ranks.launch("on_its_device", 2, tmp_path, DEVICE="cpu") == [outcome, outcome]
 
 
-def test_ranks_that_differ_in_found_inf_are_a_finding(two: list[Any]) -> None:
-    """The case is `watched_apart`: the second rank alone overflows in step 1."""
-    (report, only, alone), (other, _, _) = (found["watched"][1] for found in two)
-    assert report == other
-    assert report.findings[0].name == "ranks parted"
-    assert report.findings[0].step == 1
-    assert report.histograms("weights", 0)["weight"].total == 1
-    assert only.unseen[-1] == "rank 1 of 2: no report arrived in 0.2 s"
-    assert "this is rank 0 of 2" in alone.unseen[0]
+class TestWatchedApart:
+    """The reports of the case `watched_apart`: the second rank alone overflows in step 1."""
+
+    def test_ranks_that_differ_in_found_inf_are_a_finding(self, two: list[Any]) -> None:
+        report, _, _ = two[0]["watched"][1]
+        assert (report.findings[0].name, report.findings[0].step) == ("ranks parted", 1)
+
+    def test_both_ranks_have_the_same_report(self, two: list[Any]) -> None:
+        (report, _, _), (other, _, _) = (found["watched"][1] for found in two)
+        assert report == other
+        assert report.histograms("weights", 0)["weight"].total == 1
+
+    def test_a_missing_report_of_a_rank_is_named(self, two: list[Any]) -> None:
+        _, only, _ = two[0]["watched"][1]
+        assert only.unseen[-1] == "rank 1 of 2: no report arrived in 0.2 s"
+
+    def test_a_report_of_one_rank_says_so(self, two: list[Any]) -> None:
+        _, _, alone = two[0]["watched"][1]
+        assert "this is rank 0 of 2" in alone.unseen[0]
 
 
 def test_delayed_scales_follow_from_the_largest_of_all_ranks(two: list[Any]) -> None:
@@ -113,6 +132,9 @@ def test_delayed_scales_follow_from_the_largest_of_all_ranks(two: list[Any]) -> 
         assert rank["delayed"] == {
             key: pytest.approx(sizes, rel=1e-6) for key, sizes in wanted.items()
         }
+
+
+def test_both_ranks_have_the_same_delayed_scales(two: list[Any]) -> None:
     assert two[0]["delayed"] == two[1]["delayed"]
 
 
@@ -127,25 +149,45 @@ def test_a_recipe_that_needs_names_of_weights_is_refused_sharded(two: list[Any])
         assert "take sharded=False, or 'FP8 current' or 'MXFP8'" in rank["refused"]
 
 
-def test_two_ranks_count_what_one_process_counts(two: list[Any]) -> None:
-    expected = {by: ranks.watched_by_one(by) for by in ("engine", "by hand")}
-    (first, _), (second, _) = (found["watched"] for found in two)
-    for (by, sharded), (alone, together) in first.items():
-        assert together == second[by, sharded][1], "the reports of the ranks differ"
-        assert "other ranks than 0 of 2" in alone.unseen[-1]
-        assert not any("rank" in what and "of 2" in what for what in together.unseen)
-        for kind in ranks.OF_PARAMETERS:
-            assert together.histograms(kind) == expected[by].histograms(kind), (by, sharded, kind)
-        assert [w.moves for w in together.watched] == [w.moves for w in expected[by].watched]
-        own = together.histograms("activations")
-        assert own, "no activation was counted"
-        assert own == expected[by].histograms("activations")
-        halves = [
-            report.histograms("activations")
-            for report in (first[by, sharded][0], second[by, sharded][0])
-        ]
-        assert all(own[name].total == sum(half[name].total for half in halves) for name in own)
+@SHARDED
+@pytest.mark.parametrize("by", ["engine", "by hand"])
+class TestWatchedTogether:
+    """Reports of a training on two ranks, beside that of one process."""
+
+    def reports(self, two: list[Any], by: str, sharded: bool) -> list[tuple[Report, Report]]:
+        """Return for each rank the report of it alone, and that of both."""
+        return [found["watched"][0][by, sharded] for found in two]
+
+    def test_two_ranks_count_what_one_process_counts(
+        self, two: list[Any], by: str, sharded: bool
+    ) -> None:
+        expected = ranks.watched_by_one(by)
+        _, together = self.reports(two, by, sharded)[0]
+        for kind in (*ranks.OF_PARAMETERS, "activations"):
+            assert together.histograms(kind), kind
+            assert together.histograms(kind) == expected.histograms(kind), kind
+        moves = [step.moves for step in expected.watched]
+        assert [step.moves for step in together.watched] == moves
         assert not together.findings
+
+    def test_both_ranks_have_the_same_report(self, two: list[Any], by: str, sharded: bool) -> None:
+        (_, first), (_, second) = self.reports(two, by, sharded)
+        assert first == second
+
+    def test_a_report_of_one_rank_names_what_it_lacks(
+        self, two: list[Any], by: str, sharded: bool
+    ) -> None:
+        alone, together = self.reports(two, by, sharded)[0]
+        assert "other ranks than 0 of 2" in alone.unseen[-1]
+        assert not any("rank" in lacking and "of 2" in lacking for lacking in together.unseen)
+
+    def test_activations_of_both_ranks_are_added(
+        self, two: list[Any], by: str, sharded: bool
+    ) -> None:
+        (first, together), (second, _) = self.reports(two, by, sharded)
+        for name, histogram in together.histograms("activations").items():
+            halves = [half.histograms("activations")[name] for half in (first, second)]
+            assert histogram.total == sum(half.total for half in halves), name
 
 
 def test_unused_parameters_get_the_mean_of_those_used(two: list[Any]) -> None:
