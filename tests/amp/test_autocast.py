@@ -1,35 +1,27 @@
-"""Autocast: the dtype of each operation, the cache of casts, and recurrent layers.
+"""Autocast: its regions, and the dtype of each operation.
 
-Results are compared with torch's own list of CUDA cases, with explicit casts, with regions that
-cache nothing, and with FP32 layers.
+Results are compared with torch's own list of CUDA cases and with explicit casts.
 """
 
-import gc
 import itertools
 import threading
 import warnings
-import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import checkpoint
 
-from labkit.amp import CastCache, CastEvent, Recipe, autocast
-from labkit.amp.casting.autocast import _open
-from labkit.formats import BF16, E4M3, E5M2, E8M0, FP16, FP64, TF32, Format
+from labkit.amp import CastEvent, autocast
+from labkit.formats import BF16, E4M3, E5M2, FP16
 from labkit.frameworks.torch_amp import autocast as drop_in
 from labkit.gemm import SEQUENTIAL_FP16, half_storage
-from labkit.interop import round_tensor
 
 
 def test_the_innermost_region_decides() -> None:
@@ -47,19 +39,6 @@ def test_an_exception_closes_the_region() -> None:
     with pytest.raises(ZeroDivisionError), autocast():
         raise ZeroDivisionError
     assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
-
-
-def test_a_region_opened_twice_casts_once() -> None:
-    events = list[CastEvent]()
-    a = torch.ones(2, 2)
-    region = autocast(listen=events.append)
-    with region, region:
-        a @ a
-        with autocast(enabled=False), region:
-            assert (a @ a).dtype == torch.float16
-        a @ a
-    assert len(events) == 3
-    assert (a @ a).dtype == torch.float32
 
 
 def test_a_decorated_function_may_call_itself() -> None:
@@ -113,32 +92,6 @@ def test_a_decorated_function_may_run_in_many_threads() -> None:
             thread.join()
     # Four threads call each of the two functions ten times.
     assert Counter(dtypes) == {torch.float16: 40, torch.float32: 40}
-
-
-def test_threads_do_not_share_a_cache_of_casts() -> None:
-    """As for a GPU's backward pass, torch enters a region in another thread by itself."""
-    weight = torch.nn.Parameter(torch.ones(2, 2))
-    dtypes = list[torch.dtype]()
-    entries = list[int]()
-
-    def multiply() -> None:
-        region = autocast()
-        torch._C._push_on_torch_function_stack(region)
-        try:
-            dtypes.append((weight @ weight).dtype)
-            # A region that `__enter__` did not enter has no `__exit__` that clears the cache.
-            entries.append(len(_open.cache._casts))
-        finally:
-            torch._C._pop_torch_function_stack()
-
-    own = _open.cache
-    thread = threading.Thread(target=multiply)
-    thread.start()
-    thread.join()
-    assert dtypes == [torch.float16]
-    assert entries == [0]
-    assert _open.cache is own
-    assert len(own._casts) == 0
 
 
 def test_an_explicit_dtype_is_honoured_by_name_and_position() -> None:
@@ -195,19 +148,6 @@ def test_fp16_and_bf16_are_promoted_to_fp32() -> None:
 def test_banned_operations_name_the_safe_form() -> None:
     with autocast(), pytest.raises(RuntimeError, match="binary_cross_entropy_with_logits"):
         F.binary_cross_entropy(torch.full((2,), 0.5), torch.ones(2))
-
-
-def test_formats_that_fp32_cannot_emulate_are_refused() -> None:
-    for format, message in (
-        (FP64, "FP64 has numbers that FP32 cannot hold"),
-        (E8M0, "E8M0 has no zero or no sign"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            autocast(format)
-        with pytest.raises(ValueError, match=f"recipe 'mine': {message}"):
-            Recipe("mine", autocast=format)
-        with pytest.raises(ValueError, match=f"recipe 'mine': {message}"):
-            Recipe("mine", autocast=E4M3, gradient_format=format)
 
 
 def cases() -> list[tuple[str, str, object, tuple[object, ...], dict[str, object], torch.dtype]]:
@@ -315,96 +255,6 @@ def test_dtypes_and_gradients_are_those_of_torchs_cuda_cases() -> None:
         )
 
 
-class Stored(torch.autograd.Function):
-    """Storage in a format, written out: values rounded forward, gradients rounded backward."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, values: Format, gradients: Format) -> torch.Tensor:
-        ctx.gradients = gradients
-        return round_tensor(x.detach(), values)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        return round_tensor(gradient, ctx.gradients), None, None
-
-
-def stored_in(values: Format, gradients: Format, tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with its values and its gradients as these formats store them."""
-    result: torch.Tensor = Stored.apply(tensor, values, gradients)
-    return result
-
-
-def test_an_emulated_format_equals_rounding_written_out() -> None:
-    for format, gradients in ((E4M3, None), (E4M3, E5M2), (E5M2, None), (TF32, None), (FP16, BF16)):
-        torch.manual_seed(0)
-        first = nn.Linear(6, 8)
-        second = nn.Linear(8, 3)
-        x = torch.randn(4, 6)
-        target = torch.randn(4, 3)
-        parameters = [*first.parameters(), *second.parameters()]
-
-        events: list[CastEvent] = []
-        with autocast(format, gradient_format=gradients, listen=events.append):
-            y = second(F.relu(first(x)))
-            loss = F.mse_loss(y.softmax(-1), target)
-        ours = torch.autograd.grad(loss, parameters)
-
-        stored = partial(stored_in, format, gradients or format)
-        hidden = F.relu(stored(F.linear(stored(x), stored(first.weight), stored(first.bias))))
-        z = stored(F.linear(stored(hidden), stored(second.weight), stored(second.bias)))
-        want = torch.autograd.grad(F.mse_loss(z.softmax(-1), target), parameters)
-
-        assert y.dtype == torch.float32
-        assert torch.equal(y, z), (format, gradients)
-        assert all(map(torch.equal, ours, want)), (format, gradients)
-        assert [(e.op, e.to, e.elements) for e in events] == [
-            ("linear", format, 24 + 48 + 8),
-            ("linear", format, 32 + 24 + 3),
-            ("softmax", torch.float32, 0),
-            ("mse_loss", torch.float32, 0),
-        ]
-
-
-def test_a_mask_of_infinities_masks_in_a_format_that_has_none() -> None:
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-    x = torch.randn(1, 4, 8)
-    mask = nn.Transformer.generate_square_subsequent_mask(4)
-    with autocast(E4M3):
-        y = layer(x, src_mask=mask)
-        late = layer(torch.cat([x[:, :3], x[:, 3:] + 1], 1), src_mask=mask)
-    assert y.isfinite().all()
-    assert torch.equal(y[:, :3], late[:, :3]), "a masked position changed an earlier one"
-
-
-def test_emulated_overflow_is_nan_in_a_format_without_infinity() -> None:
-    with autocast(E4M3):
-        # E4M3 ends at 448.
-        overflowed = torch.full((1, 1), 449.0 * 2) @ torch.ones(1, 1)
-    assert overflowed.isnan().all()
-
-
-def test_fp16_operands_are_rounded_to_an_emulated_format() -> None:
-    with autocast(E4M3):
-        # The neighbours of 1.06 in E4M3 are 1 and 1.125.
-        rounded = torch.full((1, 1), 1.06).half() @ torch.ones(1, 1).half()
-    assert rounded.dtype == torch.float32
-    assert rounded.item() == 1.0
-
-
-def test_a_second_derivative_goes_through_an_emulated_format() -> None:
-    x = torch.tensor([[1.5]], requires_grad=True)
-    with autocast(E5M2):
-        (slope,) = torch.autograd.grad(x @ x, x, create_graph=True)
-        slope.sum().backward()
-        assert (
-            torch.func.vmap(torch.func.grad(lambda x: (x @ x).sum()))(x.detach()[None]).item()
-            == 3.0
-        )
-    assert slope.item() == 3.0
-    assert x.grad == torch.tensor([[2.0]])
-
-
 def block() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(
@@ -461,308 +311,3 @@ def test_fullgraph_compilation_is_refused_with_an_alternative() -> None:
             compiled.half()(torch.ones(1, 2).half())
         assert "labkit.amp.to_model_format" in str(refused.value)
     torch._dynamo.reset()
-
-
-def test_worked_example_of_a_layer_called_twice() -> None:
-    layer = nn.Linear(3, 3)
-    x = torch.ones(2, 3)
-    events = list[CastEvent]()
-    with autocast(listen=events.append) as region:
-        layer(layer(x))
-        assert len(region.cache) == 2
-        with autocast(BF16) as inner:
-            layer(x)
-            assert len(inner.cache) == 4, "the cache lacks a cast of one of the two formats"
-        layer(x)
-    assert region.cache.hits == 4
-    assert region.cache.misses == 4
-    assert [e.cached for e in events] == [0, 2, 2]
-    # A closed region keeps the counts and no casts.
-    assert len(region.cache) == 0
-
-
-def test_the_cache_keeps_no_weight_alive() -> None:
-    with autocast() as region:
-        layer = nn.Linear(2, 2)
-        weight = weakref.ref(layer.weight)
-        layer(torch.ones(1, 2))
-        del layer
-        gc.collect()
-        assert weight() is None
-        assert len(region.cache) == 0
-
-
-def test_an_edit_in_a_region_invalidates_the_cached_cast() -> None:
-    """torch's own autocast multiplies by the old weight here."""
-    w = nn.Parameter(torch.ones(2, 2))
-    x = torch.ones(1, 2)
-    products = []
-    for region in (torch.autocast("cpu", torch.bfloat16), autocast(BF16)):
-        with region, torch.no_grad():
-            torch.mm(x, w)
-            w.mul_(2)
-            products.append(torch.mm(x, w)[0, 0].item())
-            w.div_(2)
-    assert products == [2, 4]
-    with autocast():
-        x @ w
-        # The parameter gets other memory.
-        w.data = torch.full((2, 2), 3.0)
-        assert (x @ w)[0, 0].item() == 6
-
-
-def test_weight_used_twice_has_the_same_gradient_uncached() -> None:
-    """Weight tying: an embedding of 5 words is also the last layer.
-
-    Gradients are added up in FP32 either way.
-    """
-    for format in (FP16, BF16, E4M3):
-        gradients = []
-        for cache in (True, False):
-            torch.manual_seed(0)
-            table = nn.Embedding(5, 4)
-            middle = nn.Linear(4, 4)
-            with half_storage("cpu"), autocast(format, cache=cache) as region:
-                hidden = table(torch.tensor([0, 2, 4]))
-                for _ in range(3):
-                    hidden = middle(hidden)
-                loss = F.cross_entropy(F.linear(hidden, table.weight), torch.tensor([1, 3, 0]))
-            loss.backward()
-            gradients.append([table.weight.grad, middle.weight.grad, middle.bias.grad])
-            # Three tensors are used seven times.
-            hits, misses = (4, 3) if cache else (0, 0)
-            assert region.cache.hits == hits
-            assert region.cache.misses == misses
-        assert all(map(torch.equal, *gradients)), format
-        assert gradients[0][0].dtype == torch.float32
-
-
-def test_a_cast_from_under_no_grad_serves_a_use_with_gradients() -> None:
-    """A cast without history is not reused where gradients are on.
-
-    torch once did, and the weight got no gradient. Nor is a cast that was made in inference mode
-    reused outside of it.
-    """
-    for without in (torch.no_grad, torch.inference_mode):
-        w = nn.Parameter(torch.ones(2, 2))
-        x = torch.ones(1, 2, requires_grad=True)
-        with autocast() as region:
-            with without():
-                x @ w
-            y = x @ w
-            with without():
-                assert not (x @ w).requires_grad
-        y.float().sum().backward()
-        if without is torch.no_grad:
-            # The second and the third product find the casts of both operands.
-            assert region.cache.hits == 4
-        assert w.grad.tolist() == [[1, 1], [1, 1]]
-        assert x.grad is not None
-
-
-def test_only_casts_of_fp32_leaves_with_gradients_are_cached() -> None:
-    w = nn.Parameter(torch.ones(2, 2))
-    for description, tensor in {
-        "activation": w * 1,
-        "frozen": nn.Parameter(torch.ones(2, 2), requires_grad=False),
-        "plain": torch.ones(2, 2),
-        "FP16": nn.Parameter(torch.ones(2, 2).half()),
-        "FP64": nn.Parameter(torch.ones(2, 2).double()),
-        "view": w.detach()[:].requires_grad_(),
-    }.items():
-        with autocast() as region:
-            tensor @ tensor
-            # pow is an FP32 operation, and casts no operand to FP16.
-            w.pow(2)
-            assert len(region.cache) == 0, description
-            assert region.cache.misses == 0, description
-
-
-def test_a_weight_with_a_reused_address_is_cast_again() -> None:
-    cache = CastCache()
-    memory = np.zeros(1, np.float32)
-    identities = set()
-    numbers = torch.from_numpy(memory)
-    for value in range(50):
-        # Python gives the object the address of the dead one before, and both have the same memory.
-        w = nn.Parameter(numbers)
-        memory[0] = value
-        identities.add((id(w), w.data_ptr(), w._version))
-        assert cache.find(w, torch.float16) is None
-        cache.keep(w, torch.float16, w.detach().half())
-        assert cache.find(w, torch.float16).item() == value
-        del w
-    assert len(identities) < 50, "no address was used twice, so the test shows nothing"
-
-
-def test_one_weight_in_nested_regions_native_and_emulated() -> None:
-    """FP16 with gradients in BF16 is emulated in FP32 tensors.
-
-    A cast that is cached there must not become an operand of native FP16.
-    """
-    # The format of values, and the format of gradients.
-    formats = [(FP16, None), (FP16, BF16), (BF16, None), (E4M3, None), (E4M3, E5M2)]
-    for outer, inner in itertools.product(formats, formats):
-        results = []
-        for cache in (True, False):
-            torch.manual_seed(0)
-            layer = nn.Linear(4, 4)
-            x = torch.randn(3, 4)
-            with half_storage("cpu"), autocast(outer[0], gradient_format=outer[1], cache=cache):
-                y = layer(x)
-                with autocast(inner[0], gradient_format=inner[1], cache=cache):
-                    z = layer(y)
-                out = layer(z)
-            out.float().square().sum().backward()
-            results.append([y, z, out, *(p.grad for p in layer.parameters())])
-        assert all(
-            a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(*results, strict=True)
-        ), (outer, inner)
-
-
-def o1() -> AbstractContextManager[Any]:
-    """Open the regions that the engine opens under O1."""
-    regions = ExitStack()
-    regions.enter_context(half_storage("cpu"))
-    regions.enter_context(autocast())
-    return regions
-
-
-OPTIONS: list[tuple[Any, dict[str, Any]]] = [
-    *(
-        (cell, options)
-        for cell in (nn.LSTM, nn.GRU, nn.RNN)
-        for options in (
-            {},
-            {"batch_first": True, "bias": False},
-            {"bidirectional": True, "num_layers": 2},
-        )
-    ),
-    (nn.LSTM, {"proj_size": 3}),
-]
-
-
-def random_normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def test_worked_example_an_lstm_after_a_linear_layer() -> None:
-    for region in (o1, partial(drop_in, "cpu", torch.float16)):
-        first = nn.Linear(3, 5)
-        layer = nn.LSTM(5, 6)
-        with region():
-            between = first(random_normal(7, 2, 3))
-            y, (h, c) = layer(between)
-        assert {t.dtype for t in (between, y, h, c)} == {torch.float16}
-        y.float().sum().backward()
-        assert {p.grad.dtype for p in (*first.parameters(), *layer.parameters())} == {torch.float32}
-
-
-def run(
-    layer: nn.RNNBase, x: Tensor, state: Any, packed: bool
-) -> tuple[list[Tensor], tuple[Tensor, ...]]:
-    """Return outputs and end state of a recurrent layer, and gradients of a weighted sum of them.
-
-    With `packed`, the input is a packed sequence of four lengths.
-    """
-    states = [t.requires_grad_() for t in ((state,) if isinstance(state, Tensor) else state or ())]
-    x = x.requires_grad_()
-    lengths = torch.tensor([5, 7, 2, 5])
-    inputs = (
-        pack_padded_sequence(x, lengths, layer.batch_first, enforce_sorted=False) if packed else x
-    )
-    output, last = layer(inputs, state)
-    out = [output.data if packed else output, *(last if isinstance(last, tuple) else (last,))]
-    loss = sum((t.float() * torch.linspace(0.5, 1, t.numel()).view(t.shape)).sum() for t in out)
-    return out, torch.autograd.grad(loss, [x, *states, *layer.parameters()])
-
-
-@pytest.mark.filterwarnings("ignore:LSTM with projections")
-def test_recurrent_layers_equal_fp32_but_for_rounding() -> None:
-    """The oracle is torch's FP32 layer on the FP16 values of input, weights and state.
-
-    A sequence of seven steps rounds seven times, and the tolerance is one epsilon for each.
-    """
-    for (cell, options), with_state, packed in itertools.product(
-        OPTIONS, (False, True), (False, True)
-    ):
-        torch.manual_seed(0)
-        layer = cell(5, 6, **options)
-        exact = cell(5, 6, **options)
-        exact.load_state_dict(
-            {name: value.half().float() for name, value in layer.state_dict().items()}
-        )
-        rows = 4 if layer.bidirectional else 1
-        sizes = (layer.proj_size or 6, 6)
-        state: Any = tuple(random_normal(rows, 4, size, seed=1).half().float() for size in sizes)
-        if cell is not nn.LSTM:
-            state = state[0]
-        if not with_state:
-            state = None
-        x = random_normal(*((4, 7, 5) if layer.batch_first else (7, 4, 5))).half()
-        with o1():
-            ours, gradients = run(layer, x.clone(), state, packed)
-        want, want_gradients = run(exact, x.float(), state, packed)
-        case = (cell.__name__, options, with_state, packed)
-        for a, b in zip(ours, want, strict=True):
-            assert a.dtype == torch.float16, case
-            assert a.shape == b.shape, case
-            assert (a.float() - b).abs().max() < 7 * FP16.epsilon, case
-        for a, b in zip(gradients, want_gradients, strict=True):
-            assert (a.float() - b).abs().max() < 7 * FP16.epsilon * b.abs().max(), case
-
-
-# --- torch's recurrent layers ask torch whether autocast is on ------------------------------------
-
-
-def refused(layer: nn.Module, x: Tensor) -> bool:
-    """Return whether the layer refuses the dtype of x, as it does outside of autocast."""
-    try:
-        layer(x)
-    except ValueError as error:
-        return "does not match weight dtype" in str(error)
-    return False
-
-
-def test_torch_refuses_half_inputs_outside_of_a_region() -> None:
-    layer = nn.GRU(3, 3)
-    x = torch.ones(2, 1, 3).half()
-    with half_storage("cpu"):
-        assert refused(layer, x)
-        with autocast():
-            assert not refused(layer, x)
-            with autocast(enabled=False):
-                assert refused(layer, x)
-                with autocast(BF16), autocast():
-                    assert not refused(layer, x)
-                assert refused(layer, x)
-            assert not refused(layer, x)
-    with pytest.raises(ZeroDivisionError), o1():
-        raise ZeroDivisionError
-    assert refused(layer, x), "torch reports autocast after an exception"
-
-
-def test_autocast_of_torch_is_off_in_other_threads_and_devices() -> None:
-    devices = ("cpu", "cuda", "mps", "xpu", "xla", "mtia", "hpu")
-    in_thread: list[bool] = []
-
-    def ask() -> None:
-        in_thread.append(torch._C._is_any_autocast_enabled())
-
-    with autocast():
-        assert torch._C._is_any_autocast_enabled()
-        thread = threading.Thread(target=ask)
-        thread.start()
-        thread.join()
-        assert not any(torch.is_autocast_enabled(device) for device in devices)
-    assert in_thread == [False]
-
-
-def test_an_lstm_in_an_emulated_format_takes_fp16_inputs() -> None:
-    layer = nn.LSTM(3, 4)
-    x = random_normal(5, 2, 3)
-    with half_storage("cpu"), autocast(E4M3):
-        y, _ = layer(x.half())
-        wide, _ = layer(x.half().float())
-    assert y.dtype == torch.float32
-    assert torch.equal(y, wide)

@@ -683,7 +683,7 @@ def test_rounding_in_blocks_refuses_what_has_no_tiles() -> None:
 def test_unsupported_derivatives_name_the_recipe() -> None:
     """Second derivatives and transforms of torch.func are refused.
 
-    Recipe "FP8", which only casts, allows them, see tests/amp/test_autocast.py.
+    Recipe "FP8", which only casts, allows them, see tests/amp/test_emulated_autocast.py.
     """
     x = torch.randn(3, 4, requires_grad=True)
     for name in SCALED:
