@@ -16,12 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
-from labkit.amp import (
-    RECIPES,
-    Engine,
-    to_fp32,
-    to_model_format,
-)
+from labkit.amp import RECIPES, Engine, to_fp32, to_model_format
 from labkit.formats import BF16, E4M3, FP16, Format
 
 NORMS = {

@@ -8,10 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from labkit.amp import (
-    RECIPES,
-    Engine,
-)
+from labkit.amp import RECIPES, Engine
 from labkit.amp.casting.autocast import FLAGGED_DEVICE
 from labkit.amp.masters.mixed_dtype_ops import mixed_dtype_ops
 from labkit.gemm import SPECS

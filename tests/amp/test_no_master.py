@@ -7,11 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from labkit.amp import (
-    WeightRounding,
-    Weights,
-    to_model_format,
-)
+from labkit.amp import WeightRounding, Weights, to_model_format
 from labkit.amp.masters.without_master import stochastic_bf16, store_rounded
 from labkit.formats import BF16, FP16, Rounding, round_to
 from tests.amp.test_weights import one_weight

@@ -13,11 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from labkit.amp import (
-    Weights,
-    no_decay_on_norms_and_biases,
-    to_model_format,
-)
+from labkit.amp import Weights, no_decay_on_norms_and_biases, to_model_format
 from labkit.formats import FP16
 
 

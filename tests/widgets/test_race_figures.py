@@ -6,9 +6,7 @@ import pytest
 
 from labkit import widgets
 from labkit.train import RunRecord, recorded
-from labkit.widgets import (
-    race_figure,
-)
+from labkit.widgets import race_figure
 
 RECIPES = ("FP32", "FP16", "FP16 static too high")
 RECORDS = [recorded("segmentation", recipe, seed) for recipe in RECIPES for seed in (0, 1)]

@@ -9,9 +9,7 @@ import torch
 from labkit import widgets
 from labkit.formats import FP16
 from labkit.instrument import snapshot
-from labkit.widgets import (
-    static_underflow,
-)
+from labkit.widgets import static_underflow
 from labkit.widgets.underflow.widget import WHY_STATIC
 
 

@@ -10,10 +10,7 @@ from labkit.bench import ElementwiseCase, GemmCase, GemmRecord, GemmRun, measure
 from labkit.bench.cases import QUICK
 from labkit.formats import BF16, FP16, FP32
 from labkit.machine.device import device_report
-from labkit.widgets import (
-    roofline_figure,
-    sweep_figure,
-)
+from labkit.widgets import roofline_figure, sweep_figure
 
 
 def timed(case, seconds):
