@@ -1,10 +1,13 @@
 """Fixtures of the widgets' tests: functions of their scripts, and a page without a kernel."""
 
 from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from labkit.records.journal import NAME
 from tests.javascript.node import NodeEngine, node
 from tests.widgets.pages import BrowserEngine, Page, Scripts
 
@@ -35,3 +38,22 @@ def page(browser: Any) -> Iterator[Page]:
     page = Page(browser)
     yield page
     assert page.errors == []
+
+
+@pytest.fixture
+def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder that widgets read records from and save them into."""
+    monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the path of a journal that does not exist yet."""
+    for name in ("predict", "quiz"):
+        monkeypatch.setattr(
+            import_module(f"labkit.widgets.{name}.widget"),
+            "current_journal",
+            lambda: tmp_path / NAME,
+        )
+    return tmp_path / NAME
