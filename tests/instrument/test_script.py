@@ -10,7 +10,7 @@ from labkit.cli import main
 from labkit.findings import Status
 from labkit.instrument import Report
 from labkit.instrument.script import run_script, watched
-from tests.instrument.test_watch import hooks
+from tests.instrument.leftovers import hooks
 
 SCRIPT = """
 import sys

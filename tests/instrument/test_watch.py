@@ -26,15 +26,13 @@ from torch.autograd.graph import get_gradient_edge
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
-from torch.nn.modules import module as torch_modules
-from torch.optim import optimizer as torch_optimizers
 
 from labkit.amp import RECIPES, Engine
 from labkit.frameworks import GradScaler
-from labkit.instrument import Report, exponent_histogram, watch
-from labkit.instrument.records import AgainstFP32, Skip, WatchedStep, trimmed
-from labkit.instrument.report_page import _round_numbers
-from labkit.instrument.stream import STREAM
+from labkit.instrument import exponent_histogram, watch
+from labkit.instrument.records import trimmed
+
+pytestmark = pytest.mark.usefixtures("nothing_stays_behind")
 
 X = torch.randn(32, 8, generator=torch.Generator().manual_seed(1))
 Y = torch.arange(32) % 4
@@ -54,23 +52,6 @@ class Net(nn.Module):
         return self.last(self.drop(self.norm(self.first(x)).relu())) * gain
 
 
-def hooks():
-    """Return the global hooks, patched functions and listeners that a watch could leave behind."""
-    places = [torch_modules._global_forward_hooks, torch_modules._global_forward_pre_hooks]
-    places += [
-        torch_optimizers._global_optimizer_pre_hooks,
-        torch_optimizers._global_optimizer_post_hooks,
-    ]
-    scalers = [vars(torch.amp.GradScaler)[name] for name in ("scale", "unscale_", "step")]
-    taps = [
-        vars(Engine)["step"],
-        vars(Engine)["backward"],
-        torch.autograd.backward,
-        torch.autograd.grad,
-    ]
-    return [len(place) for place in places], scalers, taps, STREAM.listeners
-
-
 def hooks_of_model(model):
     return sum(
         len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks)
@@ -78,13 +59,6 @@ def hooks_of_model(model):
     ) + sum(
         bool(p._backward_hooks) + bool(p._post_accumulate_grad_hooks) for p in model.parameters()
     )
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays_behind():
-    before = hooks()
-    yield
-    assert hooks() == before
 
 
 def plain(model, steps, inputs=X):
@@ -295,82 +269,6 @@ def test_no_hook_stays_however_the_block_ends():
         assert reference() is None, end
 
 
-@pytest.fixture
-def report_of_3_steps():
-    """The report of a watch that sampled the first and the last of 3 steps."""
-    model = Net()
-    with watch(model, every=2) as w:
-        scaled(model, 3)
-    return w.report()
-
-
-def test_a_report_that_was_saved_loads_as_it_was(report_of_3_steps, tmp_path):
-    folder = report_of_3_steps.save(tmp_path / "watched")
-    assert {path.name for path in folder.iterdir()} == {"report.html", "report.json", "report.txt"}
-    assert Report.load(folder) == report_of_3_steps
-
-
-def test_the_page_of_a_report_has_its_text_and_a_figure(report_of_3_steps, tmp_path):
-    folder = report_of_3_steps.save(tmp_path / "watched")
-    page = (folder / "report.html").read_text(encoding="utf-8")
-    for text in (report_of_3_steps.summary, "in use", "What FP16 loses", "Histograms"):
-        assert text in page
-    for text in ("<svg", "light-dark(", "first.weight"):
-        assert text in page
-
-
-def test_the_page_of_a_report_has_no_address_and_no_script(report_of_3_steps, tmp_path):
-    folder = report_of_3_steps.save(tmp_path / "watched")
-    page = (folder / "report.html").read_text(encoding="utf-8")
-    assert "http" not in page
-    assert "<script" not in page
-
-
-def test_the_text_of_a_report_counts_its_steps(report_of_3_steps, tmp_path):
-    folder = report_of_3_steps.save(tmp_path / "watched")
-    assert "3 steps, 2 sampled, 0 skipped" in (folder / "report.txt").read_text()
-
-
-def test_histograms_of_a_step_that_was_not_watched_are_refused(report_of_3_steps):
-    with pytest.raises(ValueError, match=r"step 1 was not watched; watched: 0, 2"):
-        report_of_3_steps.histograms("weights", step=1)
-
-
-@pytest.mark.parametrize("scale", [float("inf"), float("nan"), 0.0, -2.0])
-@pytest.mark.parametrize("sampled", [True, False])
-def test_a_report_of_an_invalid_scale_is_shown(scale, sampled):
-    counted = trimmed(exponent_histogram(torch.tensor([1.0, 2.0**-30])))
-    kinds = {"weight gradients": {"a": counted}, "activation gradients": {"b": counted}}
-    step = WatchedStep(0, scale, kinds, {"a": (2, 0)}, {"weights": 8}, {})
-    exact = AgainstFP32(0, {"weight gradients": {"a": (1, 2)}}, kinds, (1, 1), "the loss")
-    report = Report(
-        model="Net",
-        steps=2,
-        watched=(step,) if sampled else (),
-        skips=(Skip(1, scale, ("a",), "inf"),),
-        against_fp32=(exact,),
-    )
-    assert "Nothing wrong was found" in str(report)
-    assert "Nothing wrong was found" in report._repr_html_()
-
-
-def test_a_report_without_measured_memory_has_no_line_for_it() -> None:
-    step = WatchedStep(0, 1.0, {}, {}, {"weights": 0, "activations": 0}, {})
-    assert "memory" not in str(Report(model="Net", steps=1, watched=(step,)))
-
-
-@pytest.mark.parametrize("steps", [3, 60, 720, 8000, 10**6])
-def test_an_axis_of_any_length_has_several_labels(steps: int) -> None:
-    assert 3 <= len(_round_numbers(0, steps)) <= 8
-
-
-def test_a_file_that_is_not_a_report_is_refused(tmp_path):
-    for content in (b"not json", b"[]", b"{}", b'{"watched": 1}', b'{"watched": [1]}', b"\xff\xfe"):
-        (tmp_path / "report.json").write_bytes(content)
-        with pytest.raises(ValueError, match="expected a report of a watch"):
-            Report.load(tmp_path)
-
-
 def test_a_run_without_gradients_or_steps_is_reported():
     model = Net()
     with watch(model, every=1) as w:
@@ -523,27 +421,6 @@ def test_a_backward_pass_from_an_edge_is_observed() -> None:
     assert report.against_fp32[0].arrived == (32 * 4, 32 * 4)
 
 
-def test_unusual_parameters_are_counted_and_replayed():
-    weight_norm, spectral_norm = (
-        torch.nn.utils.parametrizations.weight_norm,
-        torch.nn.utils.spectral_norm,
-    )
-    for name, model, inputs in (
-        ("FP64", nn.Linear(8, 4).double(), X.double()),
-        ("BF16", nn.Linear(8, 4).bfloat16(), X.bfloat16()),
-        ("weight norm", nn.Sequential(weight_norm(nn.Linear(8, 4))), X),
-        ("spectral norm", nn.Sequential(spectral_norm(nn.Linear(8, 4))), X),
-    ):
-        with watch(model, every=1, against_fp32_every=1) as w:
-            plain(model, 2, inputs=inputs)
-        report = w.report()
-        assert report.unseen == (), name
-        assert len(report.against_fp32) == 2, name
-        if name == "FP64":
-            # The watch counts FP64 numbers in FP32, which is not a cast of the model.
-            assert "casts in a step" not in str(report)
-
-
 def test_a_bias_before_a_batch_norm_is_not_a_finding():
     """Its gradient is zero but for rounding errors."""
     torch.manual_seed(0)
@@ -551,55 +428,6 @@ def test_a_bias_before_a_batch_norm_is_not_a_finding():
     with watch(model, every=1) as w:
         plain(model, 4)
     assert w.report().findings == ()
-
-
-@pytest.mark.parametrize(
-    "register",
-    [
-        "register_forward_pre_hook",
-        "register_forward_hook",
-        "register_full_backward_pre_hook",
-        "register_full_backward_hook",
-    ],
-)
-def test_a_replay_calls_no_hook_of_the_user(register: str) -> None:
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
-    calls = []
-    getattr(model[1], register)(lambda *_: calls.append(1))
-    with watch(model, every=1, against_fp32_every=1) as w:
-        plain(model, 3)
-    assert len(w.report().against_fp32) == 3
-    assert len(calls) == 3
-
-
-def test_a_failed_replay_is_reported_once_with_its_reason():
-    model = nn.Linear(8, 4)
-    batch = X.clone()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with watch(model, every=1, against_fp32_every=1) as w:
-        for _ in range(3):
-            cross_entropy(model(batch.add_(1)), Y).backward()
-            batch.zero_()
-            optimizer.step()
-    changed = "an input of the model was changed in place after the call (first in step 0)"
-    assert w.report().unseen == (f"comparison with FP32: {changed}",)
-
-
-def test_a_nested_input_that_changed_is_not_replayed():
-    class Nested(nn.Linear):
-        def forward(self, batch):
-            return super().forward(batch["x"][0])
-
-    model = Nested(8, 4)
-    x = X.clone()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with watch(model, every=1, against_fp32_every=1) as w:
-        cross_entropy(model({"x": [x]}), Y).backward()
-        with torch.no_grad():
-            x.zero_()
-        optimizer.step()
-    (unseen,) = w.report().unseen
-    assert "an input of the model was changed in place after the call" in unseen
 
 
 def test_exports_have_unscaled_histograms(monkeypatch):
@@ -630,14 +458,3 @@ def test_exports_have_unscaled_histograms(monkeypatch):
     assert of_gradients["sum_squares"] == 9.0
     assert logged["gradients/weight"] == [[1, 1], [0.0, 2.0, 4.0]]
     assert "parameters/weight" in written.keys() & logged.keys()
-
-
-@pytest.mark.parametrize("given", [False, True])
-def test_a_report_says_where_the_comparison_with_fp32_begins(given, tmp_path):
-    model = nn.Linear(8, 4)
-    loss = partial(cross_entropy, target=Y) if given else None
-    with watch(model, every=1, against_fp32_every=1, loss=loss) as w:
-        cross_entropy(model(X), Y).backward()
-        torch.optim.SGD(model.parameters(), lr=0.1).step()
-    page = (w.report().save(tmp_path) / "report.html").read_text(encoding="utf-8")
-    assert ("begins at the model&#39;s outputs" in page) != given

@@ -34,9 +34,6 @@ def test_the_page_shows_the_broken_rules_that_are_printed() -> None:
     assert outputs_on_the_page()[1].splitlines() == messages
 
 
-# --- the six kernels of lesson 03b, and its exercise ----------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def distances() -> dict[str, np.ndarray]:
     """Name of each of the six kernels -> distances of its results from the nearest FP16 numbers."""

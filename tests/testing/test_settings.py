@@ -22,8 +22,6 @@ from labkit.testing import (
 from tests.testing.kernels import normal
 from tests.testing.test_clues import PRODUCT, A, B
 
-# ---- settings
-
 
 @pytest.mark.parametrize(
     "settings",

@@ -6,8 +6,6 @@ import torch
 from labkit.testing import Operation, VerdictKind, amax, compare, matmul, sum_over
 from tests.testing.test_clues import PRODUCT, A, B
 
-# ---- the sign of zero
-
 
 def product_of_minus_zero() -> Operation:
     """Return a product of -2^-30, which is -0 in FP16."""

@@ -1,4 +1,4 @@
-"""Matrix products with 8- and 4-bit operands, against gfloat, ml_dtypes and a scalar reference.
+"""Matrix products with 8- and 4-bit operands, against a scalar reference.
 
 The reference below rounds one number at a time by gfloat, and shares no code with labkit.
 """
@@ -21,24 +21,18 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from labkit.amp import RECIPES, Engine, ProductFormat, Recipe, TensorScale
-from labkit.amp.low_bit.operands import rotate, round_saturating, round_to_blocks
 from labkit.formats import (
     BF16,
-    BLOCK_FORMATS,
     E2M1,
     E2M3,
     E3M2,
     E4M3,
     E5M2,
-    FP16,
     FP32,
     MXFP4,
     MXFP8,
     NVFP4,
     BlockFormat,
-    decode,
-    decode_blocks,
-    round_blocks,
 )
 
 ELEMENTS = {
@@ -64,79 +58,6 @@ REFERENCED = {
 }
 
 
-def around_every_code(format) -> np.ndarray:
-    """Return every finite value, every tie between two, and their neighbours in FP32.
-
-    Two numbers beyond the range of all formats are among them.
-    """
-    values = np.unique(decode(np.arange(format.codes), format))
-    values = values[np.isfinite(values)].astype(np.float32)
-    points = np.concatenate(
-        [values, (values[1:] + values[:-1]) / 2, [np.float32(3e38), np.float32(-1e9)]]
-    )
-    return np.concatenate(
-        [points, *(np.nextafter(points, np.float32(limit)) for limit in (-np.inf, np.inf))]
-    )
-
-
-def blocks_of(count: int, size: int, seed: int) -> np.ndarray:
-    """Return blocks whose magnitudes vary as in training.
-
-    Inside a block they spread over 2^-24 to 1, between blocks over 2^-60 to 2^60; a twentieth of
-    the numbers are zeros.
-    """
-    rng = np.random.default_rng(seed)
-    sizes = rng.integers(-24, 1, (count, size)) + rng.integers(-60, 60, (count, 1))
-    values = np.ldexp(rng.uniform(-2, 2, (count, size)), sizes).astype(np.float32)
-    return np.where(rng.random((count, size)) < 0.05, np.float32(0), values)
-
-
-def test_codes_and_ties_round_as_in_gfloat_and_ml_dtypes() -> None:
-    for format, (row, dtype) in ELEMENTS.items():
-        points = around_every_code(format)
-        ours = round_saturating(torch.from_numpy(points), format).numpy()
-        theirs = gfloat.round_ndarray(
-            row, points.astype(np.float64), gfloat.RoundMode.TiesToEven, sat=True
-        )
-        assert np.array_equal(ours, theirs), format
-        inside = np.abs(points) <= format.max
-        assert np.array_equal(ours[inside], points[inside].astype(dtype).astype(np.float32)), format
-
-
-@pytest.mark.parametrize(
-    "seeds", [range(1), pytest.param(range(1, 4), marks=pytest.mark.slow)], ids=str
-)
-def test_blocks_round_as_in_round_blocks(seeds) -> None:
-    for seed, format in itertools.product(seeds, BLOCK_FORMATS.values()):
-        values = blocks_of(10**4, format.size, seed)
-        ours = round_to_blocks(torch.from_numpy(values), format).numpy()
-        assert np.array_equal(
-            ours, decode_blocks(round_blocks(values, format)).astype(np.float32)
-        ), (format.name, seed)
-
-
-def test_mean_of_stochastic_rounding_is_the_value() -> None:
-    for format in ELEMENTS:
-        values = torch.from_numpy(around_every_code(format)).clamp(-format.max, format.max)
-        generator = torch.Generator().manual_seed(1)
-        drawn = torch.stack(
-            [round_saturating(values, format, generator) for _ in range(400)]
-        ).double()
-        codes = torch.from_numpy(np.unique(decode(np.arange(format.codes), format)))
-        codes = codes[codes.isfinite()]
-        index = torch.searchsorted(codes, values.double(), right=True).clamp(max=len(codes) - 1)
-        below = codes[index - 1]
-        above = codes[index]
-        assert bool(((drawn == below) | (drawn == above) | (drawn == values.double())).all()), (
-            format
-        )
-        # A draw deviates by at most half a step, so the mean of 400 by half a step / sqrt(400):
-        # five standard deviations are allowed.
-        assert bool(
-            ((drawn.mean(0) - values.double()).abs() <= 5 * (above - below) / 2 / 20).all()
-        ), format
-
-
 def engine_with(
     format: ProductFormat | None, model: nn.Module, seed: int = 0, lr: float = 0.1
 ) -> Engine:
@@ -158,8 +79,6 @@ def products_of(
     y.backward(d)
     return [t.detach().double().numpy() for t in (y, x.grad, layer.weight.grad)]
 
-
-# --- the reference: numbers one at a time, rounded by gfloat --------------------------------------
 
 GFLOAT = {format.name: row for format, (row, _) in ELEMENTS.items()}
 f32 = np.float32
@@ -318,81 +237,6 @@ def test_a_convolution_is_the_product_of_its_patches() -> None:
     assert np.allclose(conv.weight.grad.flatten(1).numpy(), weight_gradient, rtol=0, atol=1e-5)
 
 
-def step(engine: Engine, x: torch.Tensor) -> torch.Tensor:
-    engine.zero_grad()
-    with engine.forward():
-        y = engine(x)
-        loss = y.square().mean()
-    engine.backward(loss)
-    engine.step()
-    return y.detach()
-
-
-def test_a_delayed_scale_follows_from_the_steps_before() -> None:
-    layer = nn.Linear(2, 1, bias=False)
-    layer.weight.data.fill_(1.0)
-    engine = engine_with(ProductFormat(E4M3, E5M2, TensorScale.DELAYED, history=2), layer, lr=0.0)
-    x = torch.tensor([[1000.0, 0.0005]])
-    # The first step has a scale of 1: 1000 saturates, and 0.0005 is zero.
-    assert step(engine, x).item() == 448.0
-    assert step(engine, x).item() == pytest.approx(1000.0, rel=1e-5)
-    # 10,000 saturates at the largest magnitude of the steps before.
-    assert step(engine, 10 * x).item() == pytest.approx(1000.0, rel=1e-5)
-    assert step(engine, 10 * x).item() == pytest.approx(10000.0, rel=1e-5)
-    step(engine, x)
-    step(engine, x)
-    # The history has two steps and no more.
-    assert engine.products.memory.state_dict()["history"]["weight:input"] == [1000.0, 1000.0]
-
-
-def test_a_margin_divides_the_scale_by_a_power_of_two() -> None:
-    """Transformer Engine's rule is scale = (largest number of FP8 / amax) / 2^margin.
-
-    Here amax is 7/16, which E4M3 represents.
-    """
-    for margin in (0, 2, 6):
-        layer = nn.Linear(2, 1, bias=False)
-        layer.weight.data.fill_(1.0)
-        engine = engine_with(replace(DELAYED, margin=margin), layer, lr=0.0)
-        x = torch.tensor([[0.4375, 0.0]])
-        step(engine, x)
-        step(engine, x)
-        scale = engine.products.memory.scale("weight:input", 448.0 / 2**margin)
-        assert scale.item() == 1024.0 / 2**margin
-        # An operand 2^5 times as large fits a margin of 6, and saturates with less than 5.
-        assert step(engine, 2**5 * x).item() == 0.4375 * 2 ** min(5, margin)
-
-
-def test_a_margin_is_part_of_recipe_and_state() -> None:
-    engine = engine_with(replace(DELAYED, margin=6), nn.Linear(2, 1, bias=False))
-    assert "margin=6" in repr(engine.recipe)
-    state = copy.deepcopy(engine.state_dict())
-    with pytest.raises(ValueError, match=r"products.margin 6, now 0"):
-        engine_with(DELAYED, nn.Linear(2, 1, bias=False)).load_state_dict(state)
-
-
-def test_scales_change_only_in_training_steps() -> None:
-    """A forward pass without gradients changes no state.
-
-    So unit scales follow from the size of the first loss alone.
-    """
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 256, bias=False), nn.Linear(256, 16, bias=False))
-    for name in ("unit scaled", "FP8 delayed"):
-        engine = engine_with(RECIPES[name].products, copy.deepcopy(model))
-        step(engine, torch.randn(8, 64))
-        before = copy.deepcopy(engine.state_dict())
-        with torch.no_grad(), engine.forward():
-            engine(1000 * torch.randn(8, 64))
-        assert str(engine.state_dict()) == str(before)
-        if name == "unit scaled":
-            size_of_first_loss = engine.products.memory.loss_size
-            assert size_of_first_loss > 0
-            step(engine, 100 * torch.randn(8, 64))
-            assert engine.products.memory.loss_size == size_of_first_loss
-            assert engine.products.memory.history == {}
-
-
 def test_activation_checkpointing_changes_no_bit() -> None:
     class Net(nn.Module):
         def __init__(self, *, checkpointed: bool) -> None:
@@ -456,22 +300,6 @@ def test_a_step_with_inf_is_skipped_under_a_loss_scale() -> None:
         assert not engine.step().stepped, name
 
 
-def test_a_first_gradient_of_any_size_gives_a_unit_scale() -> None:
-    """Its square may be beyond FP32's range, and inf or NaN gives no scale."""
-    for factor in (1e-30, 1.0, 1e25):
-        engine = engine_with(RECIPES["unit scaled"].products, nn.Linear(16, 16))
-        for broken in (math.nan, math.inf, 1.0):
-            engine.zero_grad()
-            with engine.forward():
-                loss = (engine(torch.ones(4, 16)) * (broken * factor)).sum()
-            engine.backward(loss)
-            assert engine.step().found_inf == (broken != 1.0), (factor, broken)
-        # all numbers of the gradient are `factor`, and the layer has a width of 16
-        assert engine.products.memory.loss_size == pytest.approx(4 * factor, rel=1e-6, abs=0), (
-            factor
-        )
-
-
 def test_a_recurrent_layer_computes_on_rounded_operands() -> None:
     def rounded(t: torch.Tensor) -> torch.Tensor:
         """Return a tensor after rounding to E4M3 with a scale that maps its maximum to 448."""
@@ -508,12 +336,6 @@ def test_recurrent_layer_accepts_functional_weights() -> None:
         expected, _ = lstm(x)
         y, _ = functional_call(lstm, weights, (x,))
     assert torch.equal(y, expected)
-
-
-def test_rotation_refuses_an_axis_that_is_not_of_a_matrix() -> None:
-    for axis in (0, 1, -3):
-        with pytest.raises(ValueError, match=f"expected -1 or -2, one of a matrix, got {axis}"):
-            rotate(torch.ones(16, 16), axis)
 
 
 def test_a_product_format_takes_names_and_numbers_of_numpy() -> None:
@@ -595,89 +417,6 @@ def test_products_of_tiny_operands_do_not_overflow() -> None:
         exact = x.double() @ engine.model.weight.double().T
         # E4M3 rounds each operand by up to 2^-4 of its value.
         assert (y - exact).abs().max() <= 0.1 * exact.abs().max(), size
-
-
-def test_a_history_of_zeros_keeps_the_scale() -> None:
-    """An operand that was zero for the whole history keeps its scale, as in Transformer Engine.
-
-    The scale is the same after loading a state, and after ranks exchanged their histories.
-    """
-    # A history of one step is all zeros as soon as the last step is recorded.
-    for history, zeros in ((2, 4), (1, 1)):
-        format = replace(RECIPES["FP8 delayed"].products, history=history)
-        engine, loaded, shared = (
-            engine_with(format, nn.Linear(4, 2, bias=False)) for _ in range(3)
-        )
-        for size in (8.0, *[0.0] * zeros):
-            for trained in (engine, shared):
-                step(trained, torch.full((3, 4), size))
-            # Ranks exchange their histories after each step; here two ranks have the same one.
-            memory = shared.products.memory
-            memory.take_largest([memory.shared_state()] * 2)
-        loaded.load_state_dict(engine.state_dict())
-        scales = [
-            float(copied.products.memory.scale("weight:input", 448.0))
-            for copied in (engine, loaded, shared)
-        ]
-        assert scales == [448 / 8] * 3, history
-
-
-def test_delayed_scales_recover_after_a_step_with_inf() -> None:
-    """One batch with inf costs one step, not the 16 steps that the history covers."""
-    engine = Engine(nn.Linear(4, 2), SGD, RECIPES["FP8 delayed"])
-    stepped: list[bool] = []
-    for number in (1.0, math.inf, math.nan, 1.0, 1.0):
-        engine.zero_grad()
-        engine.backward(engine(torch.full((3, 4), number)).square().mean())
-        stepped.append(engine.step().stepped)
-    assert stepped == [True, False, False, True, True]
-
-
-def test_a_scale_without_a_history_is_saved() -> None:
-    memory = engine_with(DELAYED, nn.Linear(2, 2)).products.memory
-    state = memory.state_dict()
-    state["scales"] = {"weight:input": 4.0}
-    memory.load_state_dict(state)
-    assert memory.scale("weight:input", 448.0) == 4.0
-    assert memory.state_dict()["scales"] == state["scales"]
-
-
-def test_inf_in_a_loaded_history_is_ignored() -> None:
-    memory = Engine(nn.Linear(4, 2), SGD, RECIPES["FP8 delayed"]).products.memory
-    state = memory.state_dict()
-    memory.load_state_dict({**state, "history": {"weight:input": [8.0, math.inf, math.nan]}})
-    assert memory.history == {"weight:input": [8.0, 0.0, 0.0]}
-    assert float(memory.scale("weight:input", 448.0)) == 56.0
-
-
-def test_rounding_refuses_values_that_are_not_in_fp32() -> None:
-    for dtype in (torch.float64, torch.float16, torch.int32, torch.complex64):
-        values = torch.ones(2, 32, dtype=dtype)
-        with pytest.raises(TypeError, match=f"expected a tensor in torch.float32, got {dtype}"):
-            round_saturating(values, E4M3)
-        with pytest.raises(TypeError, match=f"expected a tensor in torch.float32, got {dtype}"):
-            round_to_blocks(values, MXFP8)
-        with pytest.raises(TypeError, match="tensor: expected a tensor in"):
-            rotate(values, -1)
-
-
-def test_rounding_refuses_a_format_that_fp32_cannot_round_to() -> None:
-    values = torch.tensor([0.0, 1 / 3, -70000.0, 2.0**-24])
-    assert round_saturating(values, FP16).tolist() == values.clamp(-65504, 65504).half().tolist()
-    for format in ("FP64", "FP32", "TF32", "BF16", "E8M0"):
-        with pytest.raises(ValueError, match=f"at most the bits of FP16, got {format}"):
-            round_saturating(values, format)
-
-
-def test_rounding_in_blocks_refuses_what_has_no_tiles() -> None:
-    for shape in ((), (32,)):
-        with pytest.raises(ValueError, match="values: expected matrices, got shape"):
-            round_to_blocks(torch.ones(shape), MXFP8)
-        with pytest.raises(ValueError, match="tensor: expected matrices, got shape"):
-            rotate(torch.ones(shape), -1)
-    for tile in ((0, 32), (1, -1), 32, (1.0, 32), (1, 32, 1)):
-        with pytest.raises(ValueError, match="tile: expected 1 row and 1 column or more"):
-            round_to_blocks(torch.ones(2, 32), MXFP8, tile)
 
 
 def test_unsupported_derivatives_name_the_recipe() -> None:
