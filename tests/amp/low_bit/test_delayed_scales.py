@@ -10,17 +10,7 @@ from torch import nn
 
 from labkit.amp import RECIPES, Engine, ProductFormat, TensorScale
 from labkit.formats import E4M3, E5M2
-from tests.amp.low_bit.test_products import DELAYED, SGD, engine_with
-
-
-def step(engine: Engine, x: torch.Tensor) -> torch.Tensor:
-    engine.zero_grad()
-    with engine.forward():
-        y = engine(x)
-        loss = y.square().mean()
-    engine.backward(loss)
-    engine.step()
-    return y.detach()
+from tests.amp.low_bit.engines import DELAYED, SGD, engine_with, step
 
 
 def test_a_delayed_scale_follows_from_the_steps_before() -> None:

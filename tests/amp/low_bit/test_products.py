@@ -7,7 +7,6 @@ import copy
 import itertools
 import math
 from dataclasses import replace
-from functools import partial
 
 import gfloat
 import gfloat.formats as rows
@@ -20,7 +19,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from labkit.amp import RECIPES, Engine, ProductFormat, Recipe, TensorScale
+from labkit.amp import RECIPES, Engine, ProductFormat, TensorScale
 from labkit.formats import (
     BF16,
     E2M1,
@@ -34,6 +33,7 @@ from labkit.formats import (
     NVFP4,
     BlockFormat,
 )
+from tests.amp.low_bit.engines import DELAYED, SGD, engine_with, step
 
 ELEMENTS = {
     E4M3: (rows.format_info_ocp_e4m3, ml_dtypes.float8_e4m3fn),
@@ -42,9 +42,7 @@ ELEMENTS = {
     E2M3: (rows.format_info_ocp_e2m3, ml_dtypes.float6_e2m3fn),
     E3M2: (rows.format_info_ocp_e3m2, ml_dtypes.float6_e3m2fn),
 }
-SGD = partial(torch.optim.SGD, lr=0.1)
 SCALED = ("FP8 current", "FP8 delayed", "MXFP8", "NVFP4", "unit scaled")
-DELAYED = RECIPES["FP8 delayed"].products
 PLAIN_NVFP4 = replace(RECIPES["NVFP4"].products, stochastic_gradients=False, last_in_fp32=False)
 # DeepSeek-V3's blocks of 128 with FP32 scales: arXiv:2412.19437, section 3.3.2.
 DEEPSEEK = BlockFormat("128", E4M3, FP32, 128)
@@ -56,14 +54,6 @@ REFERENCED = {
     "unit scaled": RECIPES["unit scaled"].products,
     "blocks of 128": ProductFormat(DEEPSEEK, DEEPSEEK, TensorScale.NONE, square_weights=True),
 }
-
-
-def engine_with(
-    format: ProductFormat | None, model: nn.Module, seed: int = 0, lr: float = 0.1
-) -> Engine:
-    return Engine(
-        model, partial(torch.optim.SGD, lr=lr), Recipe("mine", products=format), seed=seed
-    )
 
 
 def products_of(
