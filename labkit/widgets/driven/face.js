@@ -131,9 +131,10 @@ const WORDS_MS = 200;
  * @param {Pick<Store<DrivenState, object>, "silent">} store
  * @param {DrivenState} state
  * @param {Parts} parts
- * @param {{ phase: string, at: number }} said the phase and the time of the last sentence; updated
+ * @param {{ phase: string, at: number }} lastWords the phase and the time of the last sentence;
+ *   updated
  */
-function showParts(store, state, parts, said) {
+function showParts(store, state, parts, lastWords) {
   const now = performance.now();
   const running = state.phase === "running";
   const counted = `step ${state.step} of ${state.total}`;
@@ -144,10 +145,10 @@ function showParts(store, state, parts, said) {
   // An alert is read out each time it is set.
   if (parts.notice.textContent !== notice) parts.notice.textContent = notice;
   parts.place.show(state);
-  if (running && state.phase === said.phase && now - said.at < WORDS_MS) return;
+  if (running && state.phase === lastWords.phase && now - lastWords.at < WORDS_MS) return;
   parts.words.say(state.sentence, running ? state.phase : state.sentence);
-  said.phase = state.phase;
-  said.at = now;
+  lastWords.phase = state.phase;
+  lastWords.at = now;
 }
 
 /**
@@ -163,102 +164,130 @@ function aloneOnRecord(model) {
 const FIRST_ANSWER_MS = 4000;
 
 /**
- * Return the view of a widget with a training.
+ * A view of a widget with a training, in one place of the page.
  *
  * @template {DrivenState} State
  * @template {object} Points
- * @param {Face<State, Points>} face
  */
-export function drivenView(face) {
-  const { label, kind, hover } = face;
+class Driven {
   /**
+   * @param {Face<State, Points>} face
    * @param {HTMLElement} root
    * @param {Model<DrivenTraits>} model
    * @param {Life} life
-   * @param {boolean} [live]
    */
-  function fill(root, model, life, live) {
-    const store = storeOf(model, face.points);
-    const said = { phase: "", at: 0 };
-    let onPage = Boolean(model.onPage);
-    const offers = model.get("_offers");
-    const tint = colours(root, life, () => schedule(store));
+  constructor(face, root, model, life) {
+    this.face = face;
+    this.root = root;
+    this.model = model;
+    this.life = life;
+    this.store = storeOf(model, face.points);
+    this.offers = model.get("_offers");
+    this.onPage = Boolean(model.onPage);
+    this.lastWords = { phase: "", at: 0 };
     // The place of the pointer on the axis of steps; the run may not have done this step.
     /** @type {number | null} */
-    let pointedAt = null;
+    this.pointedAt = null;
+    this.tint = colours(root, life, () => schedule(this.store));
+    this.parts = makeParts(
+      this.store,
+      life,
+      face,
+      (pen, width) => this.paint(pen, width),
+      this.tint,
+    );
+    this.showState = face.layout(this.store, this.parts, life, root);
+  }
 
-    /** Return the step under the pointer; null if the run has not done it, or does so no longer. */
-    function pointedStep() {
-      const { state, points } = store;
-      if (!state || !hover || pointedAt === null) return null;
-      return pointedAt <= hover.steps(state, points) ? pointedAt : null;
+  /** Return the step under the pointer; null if the run has not done it, or does so no longer. */
+  pointedStep() {
+    const { state, points } = this.store;
+    const { hover } = this.face;
+    if (!state || !hover || this.pointedAt === null) return null;
+    return this.pointedAt <= hover.steps(state, points) ? this.pointedAt : null;
+  }
+
+  /**
+   * Draw the picture, and the label of the step under the pointer.
+   *
+   * @param {Pen} pen
+   * @param {number} width
+   */
+  paint(pen, width) {
+    const { face, model, offers, onPage, parts, tint } = this;
+    const { state, points, wish } = this.store;
+    if (!state) return;
+    const step = this.pointedStep();
+    const scene = { pen, width, tint, state, points, offers, wish, onPage, model };
+    const { x, top } = face.paint(scene, step);
+    if (step && face.hover) {
+      parts.tip.show(x(step), top, face.hover.text(state, points, step));
+    } else {
+      parts.tip.hide();
     }
+  }
 
-    /**
-     * @param {Pen} pen
-     * @param {number} width
-     */
-    function paint(pen, width) {
-      const { state, points, wish } = store;
-      if (!state) return;
-      const scene = { pen, width, tint, state, points, offers, wish, onPage, model };
-      const step = pointedStep();
-      const { x, top } = face.paint(scene, step);
-      if (step && hover) {
-        parts.tip.show(x(step), top, hover.text(state, points, step));
-      } else {
-        parts.tip.hide();
-      }
+  /** Show the last frame of the store. */
+  draw() {
+    const { state, silent } = this.store;
+    if (state) {
+      this.showState(state);
+      showParts(this.store, state, this.parts, this.lastWords);
+      this.parts.picture.drawNow();
+    } else if (silent) {
+      this.parts.words.say(UNANSWERED);
     }
+  }
 
-    const parts = makeParts(store, life, face, paint, tint);
-    const show = face.layout(store, parts, life, root);
-    /** @type {StoreView} */
-    const picture = {
-      draw() {
-        if (store.state) {
-          show(store.state);
-          showParts(store, store.state, parts, said);
-          parts.picture.drawNow();
-        } else if (store.silent) {
-          parts.words.say(UNANSWERED);
-        }
-      },
-      expose() {
-        const { state, points, sent } = store;
-        if (!state) return;
-        const { phase, number, answered } = state;
-        const about = { phase, frame: number, answered: answered >= sent };
-        Object.assign(root.dataset, about, face.expose(state, points));
-      },
-    };
+  /** Set the `data-` attributes, from which tests read what was drawn. */
+  expose() {
+    const { state, points, sent } = this.store;
+    if (!state) return;
+    const { phase, number, answered } = state;
+    const about = { phase, frame: number, answered: answered >= sent };
+    Object.assign(this.root.dataset, about, this.face.expose(state, points));
+  }
 
-    /** @param {Spot | null} spot */
-    function look(spot) {
-      const { state } = store;
-      let step = null;
-      if (spot && state && hover) {
-        step = stepAt(parts.picture, spot.x, { total: state.total, right: hover.right });
-      }
-      if (step !== pointedAt) schedule(store);
-      pointedAt = step;
+  /**
+   * Follow the pointer.
+   *
+   * @param {Spot | null} spot Where it is; null outside of the picture.
+   */
+  pointAt(spot) {
+    const { hover } = this.face;
+    const { state } = this.store;
+    let step = null;
+    if (spot && state && hover) {
+      step = stepAt(this.parts.picture, spot.x, { total: state.total, right: hover.right });
     }
+    if (step !== this.pointedAt) schedule(this.store);
+    this.pointedAt = step;
+  }
 
-    if (hover) pointed(life, parts.picture, look);
-    if (face.pick) picking(life, parts.picture.canvas, pick);
-    function pick() {
-      const step = pointedStep();
-      if (store.state && step) face.pick?.(store, store.state, step);
-    }
+  /** Choose the step under the pointer. */
+  pick() {
+    const { state } = this.store;
+    const step = this.pointedStep();
+    if (state && step) this.face.pick?.(this.store, state, step);
+  }
 
-    store.views.add(picture);
-    life.add(() => store.views.delete(picture));
-    if (onPage && face.playInPage?.(store, life)) {
+  /**
+   * Begin to draw: from the kernel, or on a page without one from a record.
+   *
+   * @param {boolean} [live] false if the kernel that sent the widget has ended
+   */
+  begin(live) {
+    const { face, root, life, store, parts } = this;
+    if (face.hover) pointed(life, parts.picture, (spot) => this.pointAt(spot));
+    if (face.pick) picking(life, parts.picture.canvas, () => this.pick());
+    store.views.add(this);
+    life.add(() => store.views.delete(this));
+    if (this.onPage && face.playInPage?.(store, life)) {
       // The picture is then that of a game in the page, not only of a recorded run.
-      onPage = false;
+      this.onPage = false;
       return;
     }
-    if (onPage) {
+    if (this.onPage) {
       playRecord(store, root, parts, life, face.switchOn);
       return;
     }
@@ -268,6 +297,26 @@ export function drivenView(face) {
     } else {
       greet(store, parts, life);
     }
+  }
+}
+
+/**
+ * Return the view of a widget with a training.
+ *
+ * @template {DrivenState} State
+ * @template {object} Points
+ * @param {Face<State, Points>} face
+ */
+export function drivenView(face) {
+  const { label, kind } = face;
+  /**
+   * @param {HTMLElement} root
+   * @param {Model<DrivenTraits>} model
+   * @param {Life} life
+   * @param {boolean} [live]
+   */
+  function fill(root, model, life, live) {
+    new Driven(face, root, model, life).begin(live);
   }
   return view({ label, kind, alone: aloneOnRecord }, fill);
 }
