@@ -237,14 +237,13 @@ def bare(source: str) -> str:
 
     >>> bare('def f(x):\n    "Twice."\n    return 2*x  # is it?') == bare('def f(x): return 2 * x')
     True
+    >>> bare('async def f():\n    "Once."\n    return 1') == bare('async def f(): return 1')
+    True
     """
     try:
         tree = ast.parse(source)
         for node in ast.walk(tree):
-            if (
-                isinstance(node, ast.FunctionDef | ast.ClassDef)
-                and ast.get_docstring(node) is not None
-            ):
+            if isinstance(node, _DEFINITIONS) and ast.get_docstring(node) is not None:
                 node.body = node.body[1:] or [ast.Pass()]
         return ast.unparse(tree)
     # The text is not Python, or is nested too deeply.
@@ -510,6 +509,13 @@ def _bound(statement: ast.AST) -> Iterator[str]:
             case ast.Import(names=names) | ast.ImportFrom(names=names):
                 yield from ((alias.asname or alias.name).split(".")[0] for alias in names)
             case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            # the patterns of a match statement; those without a name, such as _, bind none
+            case (
+                ast.MatchAs(name=str(name))
+                | ast.MatchStar(name=str(name))
+                | ast.MatchMapping(rest=str(name))
+            ):
                 yield name
             case ast.Subscript(ctx=ast.Store()) | ast.Attribute(ctx=ast.Store()):
                 yield from _root(node)

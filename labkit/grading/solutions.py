@@ -89,7 +89,9 @@ def _function(text: Path, id: str, edits: tuple[Edit, ...]) -> Callable[..., Any
     for source in program_of(code, Exercise(id, (), (), entry=question.entry)):
         tree = ast.parse(source)
         tree.body = [node for node in tree.body if not isinstance(node, ast.Expr)]
-        exec(compile(tree, f"<{text.parent.name}/{text.name}, {id}>", "exec"), names)
+        name = f"<{text.parent.name}/{text.name}, {id}>"
+        # like a learner's cell, without this module's `from __future__ import annotations`
+        exec(compile(tree, name, "exec", dont_inherit=True), names)
     function: Callable[..., Any] = names[question.entry]
     return function
 
