@@ -47,8 +47,9 @@ def numbered_rows(path: Path, *, guarded: bool = False) -> list[tuple[int, Line]
     The arguments and errors are those of `read_table`.
     """
     text = _decoded(path.read_bytes())
-    # The separator is what occurs most often in the first line, outside of quotes.
-    head = _QUOTED.sub("quoted", text).lstrip("\r\n").split("\n", 1)[0]
+    # The separator is what occurs most often in the first line, outside of quotes. Tables of old
+    # Macs, which Excel still writes, have \r alone at the end of a line.
+    head = re.split(r"[\r\n]", _QUOTED.sub("quoted", text).lstrip("\r\n"), maxsplit=1)[0]
     separator = max(",;\t", key=head.count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     lines: list[list[str]] = []
