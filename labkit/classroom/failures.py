@@ -141,7 +141,8 @@ def equal_answers(rows: Iterable[GradeRow]) -> list[tuple[str, str, str]]:
     """Return (learners, exercises, number of characters) of equal answers.
 
     Blanks, comments and docstrings make no difference. An answer that more than a third of a class
-    wrote is left out: it is the obvious one. Groups of learners that share most answers come first.
+    wrote, and more than two learners, is left out: it is the obvious one. Groups of learners that
+    share most answers come first.
     """
     # (exercise, code) -> learners; exercise -> learners; learners -> (exercise, length)
     owners: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -153,8 +154,7 @@ def equal_answers(rows: Iterable[GradeRow]) -> list[tuple[str, str, str]]:
         if len(code) >= SHORT and not row.reason.startswith("unsolved"):
             owners[row.exercise, code].add(row.student)
     for (exercise, code), authors in owners.items():
-        # code that more than a third of a class has is the usual answer, and says nothing
-        # in a class of fewer than six, two learners are always few enough
+        # In a class of fewer than six, two learners are more than a third, and still few.
         if 2 <= len(authors) <= max(2, len(students[exercise]) // 3):
             shared[tuple(sorted(authors))].append((exercise, len(code)))
     ordered = sorted(shared.items(), key=lambda item: (-len(item[1]), item[0]))

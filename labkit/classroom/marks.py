@@ -120,6 +120,7 @@ def total(marks: Sequence[Mark]) -> tuple[float, int]:
 
 
 def by_student(marks: Sequence[Mark]) -> dict[str, list[Mark]]:
+    """Return learner -> marks; learners and marks are in the order of `marks`."""
     grouped: dict[str, list[Mark]] = {}
     for mark in marks:
         grouped.setdefault(mark.row.student, []).append(mark)
