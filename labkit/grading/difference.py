@@ -171,6 +171,10 @@ def _differ(expected: object, got: object, ulps: int, at: str) -> str | None:
     if is_tensor(expected) and is_tensor(got):
         return _elements_differ(expected, got, ulps, at)
     if is_array(expected) and is_array(got):
+        # before the conversion: torch has no dtype for some of numpy's, such as those of swapped
+        # bytes
+        if expected.dtype != got.dtype:
+            return _sentence(at, f"an array in {expected.dtype}", f"one in {got.dtype}")
         from labkit.grading.sandbox.elements import as_tensor
 
         return _elements_differ(as_tensor(expected), as_tensor(got), ulps, at)
