@@ -238,11 +238,11 @@ class Exercise:
     def results(self) -> tuple[str, ...]:
         """Return the names of the parts of an answer, from "Return (a, b)" in the docstring.
 
-        Returns:
-            The names; () where the docstring names no parts.
-
         The number format of a part does not belong to its name. A description with brackets inside
         names nothing.
+
+        Returns:
+            The names; () where the docstring names no parts.
         """
         stored: tuple[str, ...] | None = getattr(self.reference, "results", None)
         if stored is not None:
