@@ -233,8 +233,8 @@ def _scrubbed_string(text: str, scrub: Scrub) -> str:
     prefix = text[: len(text) - len(text.lstrip("rRbBuUfF"))]
     if "f" not in prefix.lower():
         return scrub(text)
-    # `split` returns text and braces in turn
-    parts = re.split(r"(\{[^{}]*\})", text)
+    # `split` returns text and braces in turn; a doubled brace is text, and begins no code
+    parts = re.split(r"(\{\{|\}\}|\{[^{}]*\})", text)
     parts[::2] = [scrub(part) for part in parts[::2]]
     return "".join(parts)
 

@@ -160,9 +160,9 @@ def test_a_name_goes_however_its_accents_are_written(form: Literal["NFC", "NFD"]
 
 def test_code_keeps_its_names_and_loses_those_of_people() -> None:
     scrub = _scrubber("Max Maier", NAMES)
-    source = 'y = max(x)  # Max\nz = """\nMAIER\n""" + f"{max}"\n'
+    source = 'y = max(x)  # Max\nz = """\nMAIER\n""" + f"{max} {{Max}} {{{max}}}"\n'
     assert _scrubbed_code(source, scrub) == (
-        'y = max(x)  # learner001\nz = """\nlearner001\n""" + f"{max}"\n'
+        'y = max(x)  # learner001\nz = """\nlearner001\n""" + f"{max} {{learner001}} {{{max}}}"\n'
     )
     assert _scrubbed_code("def (: Maier", scrub) == "def (: learner001"
 
