@@ -37,8 +37,10 @@ class FailureKind:
 # The first pattern that a reason matches decides its kind.
 KINDS = (
     FailureKind(
-        "handed in no notebook",
-        r"no notebook|cannot be unpacked|not a notebook|cannot be opened|empty notebook",
+        "handed in no readable notebook",
+        r"no notebook|cannot be unpacked|not a notebook|cannot be opened|empty notebook"
+        r"|^it (?:is a link|is not a regular|is larger|is encrypted|lies in|changed|cannot be read)"
+        r"|^its (?:name|archive) |^archives lie|^an archive inside|^more than|^more code",
         "Show how to download a notebook (File, Download), and which file to hand in.",
     ),
     FailureKind(

@@ -13,7 +13,9 @@ from tests.grading.hand_ins import ADVANCE, CLIP, SETUP, UNSCALE, code, graded, 
 
 ID = "scaling.advance"
 REASONS = {
-    "handed in work.rar: no notebook (.ipynb)": "handed in no notebook",
+    "handed in work.rar: no notebook (.ipynb)": "handed in no readable notebook",
+    "it is larger than 64 MiB": "handed in no readable notebook",
+    "its archive holds more than 5000 files": "handed in no readable notebook",
     "unsolved: the starter is still in place": "left the starter",
     "syntax error in line 2: expected ':' (graded by Python 3.11)": "syntax error",
     "0 of 5 checks pass; stopped after 20 s of CPU time": "endless loop",
