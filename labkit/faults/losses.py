@@ -266,7 +266,7 @@ def validation_sum(fixed):
 
     Symptom: The loss of the evaluation, or its perplexity, is inf or NaN, while the training is
         well.
-    Cause: After 28,000 examples with a loss of 2.3 the sum passes 65,504.
+    Cause: After 28,500 examples with a loss of 2.3 the sum passes 65,504.
     Reading: A sum in half that grows with the size of the set.
     Repair: Add up in FP32: `.float()` on what is added, or a Python number.
     Reported: huggingface/transformers#10815, EuroEval/EuroEval#106
