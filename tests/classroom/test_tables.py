@@ -75,8 +75,10 @@ def test_table_that_would_lose_something_is_refused(tmp_path: Path) -> None:
     for text, says in (
         ("name,note,note\nada,1,2\n", "two columns named 'note'"),
         ("name,note\nada,fine, but late\n", "line 2: expected 2 cells"),
-        (",,\nada,1,2\n", "its first line should name its columns"),
+        ("\n\n", "is empty: its first line should name its columns"),
+        (",,\nada,1,2\n", "line 1: expected names of columns, got empty cells"),
         ('name\n"' + "x" * 200_000, "is not a table"),
+        ('name,note\nada,fine\nbob,"late\ncarl,\n', "the cells from line 3 on cannot be read"),
     ):
         (tmp_path / "r.csv").write_text(text, encoding="utf-8")
         with pytest.raises(ValueError, match=says):
