@@ -14,6 +14,7 @@ import pytest
 from labkit.grading import EXERCISES, Exercise, judge
 from labkit.grading.batch import answers_in, request_of
 from labkit.grading.difference import difference
+from labkit.grading.exercise import wrong
 from labkit.grading.judge import (
     CaseSet,
     answers_of,
@@ -39,6 +40,12 @@ ANOTHER_SEED = 2017
 TRAINING = (pytest.mark.slow, pytest.mark.timeout(1500))
 CHECKED = [exercise for exercise in ALL if not exercise.id.startswith(TRAINS)]
 SOLVED = [exercise for exercise in ALL if not exercise.id.startswith("clinic.")]
+
+
+@pytest.mark.parametrize("edits", [("<=",), ("<=", ">=", "=="), [("<", "<="), (">",)]])
+def test_an_edit_of_a_mistake_is_a_pair_of_texts(edits: Any) -> None:
+    with pytest.raises(TypeError, match="replace: expected a text of the solution and another"):
+        wrong("one too far", "this stops one step too late.", replace=edits)
 
 
 def test_an_exercise_is_complete() -> None:
