@@ -32,6 +32,9 @@ class Solutions:
         self._text = Path(path).with_name("lesson.py")
 
     def __getattr__(self, entry: str) -> Callable[..., Any]:
+        # copy and pickle look for such names before the object has its text
+        if entry.startswith("_"):
+            raise AttributeError(f"{type(self).__name__} has no attribute {entry!r}")
         for question in _read(self._text)[1].values():
             if question.entry == entry:
                 return self.function(question.id)
