@@ -456,7 +456,7 @@ def _statements(source: str) -> list[Statement]:
 
 def _statement(node: ast.stmt, text: str) -> Statement:
     binds = frozenset(_bound(node))
-    uses = _used(node, text)
+    uses = _used(node, text) | frozenset(_updated(node))
     # A recursive function uses its own name without needing an earlier value of it.
     replaces = binds if isinstance(node, _DEFINITIONS) else binds - uses
     return Statement(
@@ -521,6 +521,16 @@ def _bound(statement: ast.AST) -> Iterator[str]:
                 yield from _root(node)
             case ast.Call(func=ast.Attribute(attr=method) as func) if method in _MUTATORS:
                 yield from _root(func)
+
+
+def _updated(statement: ast.AST) -> Iterator[str]:
+    """Yield the names before `+=` and its kin, which symtable does not count as used.
+
+    Those inside of functions are left out.
+    """
+    for node in _outside_functions(statement):
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
 
 
 def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:

@@ -84,6 +84,11 @@ match {"up": 2.0, "down": [0.5, 0.25], "left": 1}:
         assert program_of([other(match), answer], ADVANCE) == [match, answer.source], name
 
 
+def test_a_name_that_the_cell_updates_comes_along() -> None:
+    answer = own("COUNT += 1\ndef my_advance(state, found_inf, config):\n    return COUNT")
+    assert program_of([other("COUNT = 1"), answer], ADVANCE) == ["COUNT = 1", answer.source]
+
+
 def test_a_notebook_cannot_replace_what_an_exercise_provides() -> None:
     cells = [
         other("class ScalerState:\n    pass"),
