@@ -233,7 +233,9 @@ def _numbers_differ(expected: float, got: float, ulps: int, at: str) -> str | No
     both_nan = expected != expected and got != got
     if expected == got or both_nan:
         return None
-    if _fits(expected) and _fits(got) and abs(expected - got) <= ulps * math.ulp(expected):
+    # the difference of an int and a float may be rounded to 0, so without ulps they are not equal
+    are_finite = _fits(expected) and _fits(got)
+    if ulps and are_finite and abs(expected - got) <= ulps * math.ulp(expected):
         return None
     return _sentence(at, *_distinct(expected, got))
 

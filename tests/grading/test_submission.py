@@ -113,6 +113,12 @@ class Table:
     assert names["Table"].__annotations__["size"] is int
 
 
+def test_an_error_without_a_line_names_none() -> None:
+    problem = run_cell("x = '\0'", "<cell>", {})
+    assert "null bytes" in problem
+    assert "line" not in problem
+
+
 def test_lines_for_ipython_become_calls_on_their_lines() -> None:
     assert as_python("\n%%time\n!ls\nx = 5 % 3\n?x").split("\n") == [
         "",

@@ -261,6 +261,7 @@ def test_names_of_results_are_those_of_the_docstring() -> None:
         (1.0, None, "it returned None: did you forget `return`?"),
         (1, True, "expected an int (1), got True"),
         pytest.param(1.0, 2**1024, f"expected 1, got {2**1024}", id="an int beyond FP64"),
+        pytest.param(2**53 + 1, 2.0**53, f"expected {2**53 + 1}, got", id="an int between floats"),
         pytest.param(2048, -(10**400), f"expected 2048, got {-(10**400)}", id="a negative one"),
         (1.0, "1.0", "expected a float (1), got '1.0'"),
         (8.0, torch.tensor(8.0), "expected a float (8), got a tensor in FP32"),
