@@ -115,7 +115,7 @@ def dice_overflows(fixed):
 def log_of_epsilon(fixed):
     """A logarithm is made safe by an epsilon that FP16 does not have.
 
-    Symptom: NaN after some dozens of steps, when the network becomes sure of itself; then every
+    Symptom: NaN after a hundred steps or more, when the network becomes sure of itself; then every
         step is skipped.
     Cause: 1e-8 is 0 in FP16: the smallest number is 6e-8. log(0) is -inf, and 0 * -inf is NaN.
     Reading: The first tensor that is not finite is a logarithm of 0; from then on all steps are
