@@ -143,12 +143,13 @@ def _scrubber(student: str, pseudonyms: Mapping[str, str]) -> Scrub:
     parts = [part for part in re.split(r"[\W_]+", own_name) if len(part) >= SHORTEST_PART]
     replacements = dict.fromkeys(parts, pseudonym)
     replacements |= {_composed(name): new for name, new in pseudonyms.items()}
-    replacements[own_name] = pseudonym
     # The longest first, so that a full name is not replaced part by part.
     ordered = sorted(replacements, key=len, reverse=True)
     any_name = "|".join(re.escape(name) for name in ordered)
     pattern = re.compile(rf"(?<!\w)(?:{any_name})(?!\w)", re.IGNORECASE)
     by_lower_case = {name.lower(): new for name, new in replacements.items()}
+    # of names that differ by case only, a text has its author's
+    by_lower_case[own_name.lower()] = pseudonym
     common_words = _words_of(lessons())
 
     def replacement(match: re.Match[str]) -> str:
@@ -233,8 +234,8 @@ def _scrubbed_string(text: str, scrub: Scrub) -> str:
     prefix = text[: len(text) - len(text.lstrip("rRbBuUfF"))]
     if "f" not in prefix.lower():
         return scrub(text)
-    # `split` returns text and braces in turn
-    parts = re.split(r"(\{[^{}]*\})", text)
+    # `split` returns text and braces in turn; a doubled brace is text, and begins no code
+    parts = re.split(r"(\{\{|\}\}|\{[^{}]*\})", text)
     parts[::2] = [scrub(part) for part in parts[::2]]
     return "".join(parts)
 

@@ -191,11 +191,7 @@ class _Unpacking:
             if len(parts) < len(path.parts):
                 self.refused[target] = "its name leads out of the archive"
                 continue
-            problem = _problem(info, parts)
-            if not problem and not self._count(info):
-                problem = (
-                    f"its archive holds more than {MAX_UNPACKED >> 20} MiB or {MAX_MEMBERS} files"
-                )
+            problem = _problem(info, parts) or self._count(info)
             if problem:
                 self.refused[target] = problem
                 continue
@@ -211,11 +207,15 @@ class _Unpacking:
                 reason = getattr(error, "strerror", None) or str(error)[:100]
                 self.refused[target] = f"it cannot be unpacked: {reason}"
 
-    def _count(self, info: zipfile.ZipInfo) -> bool:
-        """Count a member, and return whether it is within the limits of size and number."""
+    def _count(self, info: zipfile.ZipInfo) -> str:
+        """Count a member, and return which limit of the archive it exceeds, or ""."""
         self.bytes_left -= info.file_size
         self.files_left -= 1
-        return self.bytes_left >= 0 and self.files_left >= 0
+        if self.bytes_left < 0:
+            return f"its archive holds more than {MAX_UNPACKED >> 20} MiB"
+        if self.files_left < 0:
+            return f"its archive holds more than {MAX_MEMBERS} files"
+        return ""
 
     def _write_name(self, target: Path, parts: list[str]) -> None:
         """Write an empty file in place of another, within the limits of number and depth."""
@@ -246,12 +246,10 @@ class _Unpacking:
 
 def _problem(info: zipfile.ZipInfo, parts: list[str]) -> str:
     """Return why a member is not unpacked by itself, whatever else its archive holds, or ""."""
-    longest = max(len(part.encode(errors="replace")) for part in parts)
-    if len(parts) > MAX_DEPTH or longest > LONGEST_NAME:
-        return (
-            f"its name has more than {LONGEST_NAME} bytes, or it lies in more than "
-            f"{MAX_DEPTH} folders"
-        )
+    if len(parts) > MAX_DEPTH:
+        return f"it lies in more than {MAX_DEPTH} folders"
+    if max(len(part.encode(errors="replace")) for part in parts) > LONGEST_NAME:
+        return f"its name has a part of more than {LONGEST_NAME} bytes"
     if info.flag_bits & ENCRYPTED:
         return "it is encrypted"
     if info.file_size > MAX_BYTES and not parts[-1].lower().endswith(".zip"):

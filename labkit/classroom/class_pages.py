@@ -250,7 +250,8 @@ def addresses(marks: Sequence[Mark], pages: Sequence[Path], page: Path) -> dict[
     by_learner = {}
     for student, path in zip(by_student(marks), pages, strict=True):
         relative = os.path.relpath(path.resolve(), page.resolve().parent)
-        by_learner[student] = quote(Path(relative).as_posix())
+        # as bytes, since names of folders may hold some that are not UTF-8
+        by_learner[student] = quote(os.fsencode(Path(relative).as_posix()))
     return by_learner
 
 

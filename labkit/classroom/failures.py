@@ -37,8 +37,10 @@ class FailureKind:
 # The first pattern that a reason matches decides its kind.
 KINDS = (
     FailureKind(
-        "handed in no notebook",
-        r"no notebook|cannot be unpacked|not a notebook|cannot be opened|empty notebook",
+        "handed in no readable notebook",
+        r"no notebook|cannot be unpacked|not a notebook|cannot be opened|empty notebook"
+        r"|^it (?:is a link|is not a regular|is larger|is encrypted|lies in|changed|cannot be read)"
+        r"|^its (?:name|archive) |^archives lie|^an archive inside|^more than|^more code",
         "Show how to download a notebook (File, Download), and which file to hand in.",
     ),
     FailureKind(
@@ -141,7 +143,8 @@ def equal_answers(rows: Iterable[GradeRow]) -> list[tuple[str, str, str]]:
     """Return (learners, exercises, number of characters) of equal answers.
 
     Blanks, comments and docstrings make no difference. An answer that more than a third of a class
-    wrote is left out: it is the obvious one. Groups of learners that share most answers come first.
+    wrote, and more than two learners, is left out: it is the obvious one. Groups of learners that
+    share most answers come first.
     """
     # (exercise, code) -> learners; exercise -> learners; learners -> (exercise, length)
     owners: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -153,8 +156,7 @@ def equal_answers(rows: Iterable[GradeRow]) -> list[tuple[str, str, str]]:
         if len(code) >= SHORT and not row.reason.startswith("unsolved"):
             owners[row.exercise, code].add(row.student)
     for (exercise, code), authors in owners.items():
-        # code that more than a third of a class has is the usual answer, and says nothing
-        # in a class of fewer than six, two learners are always few enough
+        # In a class of fewer than six, two learners are more than a third, and still few.
         if 2 <= len(authors) <= max(2, len(students[exercise]) // 3):
             shared[tuple(sorted(authors))].append((exercise, len(code)))
     ordered = sorted(shared.items(), key=lambda item: (-len(item[1]), item[0]))

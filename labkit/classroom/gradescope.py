@@ -107,7 +107,7 @@ def main(arguments: Sequence[str]) -> int:
     import sys
     from tempfile import TemporaryDirectory
 
-    from labkit.grading.submission import Submission
+    from labkit.grading.submission import NOTEBOOKS, Submission, files_in
 
     submission, results, *lessons = arguments
     with TemporaryDirectory() as scratch:
@@ -116,7 +116,9 @@ def main(arguments: Sequence[str]) -> int:
         unread = []
         # Notebooks of one name in several folders stay apart, and keep the times that decide
         # which of them counts.
-        for notebook in sorted(Path(submission).rglob("*.ipynb")):
+        for notebook in files_in(Path(submission), ""):
+            if not notebook.name.lower().endswith(NOTEBOOKS):
+                continue
             # A browser or a learner may have renamed it, so its cells say which lesson it is.
             handed_in = Submission(LEARNER, notebook.name, notebook, Path(submission).resolve())
             if handed_in.problem:
@@ -124,7 +126,8 @@ def main(arguments: Sequence[str]) -> int:
             if not lessons or handed_in.lesson in lessons:
                 target = folder / notebook.relative_to(submission)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(notebook, target)
+                # a link out of the submission, or to nothing, stays a link, which grading refuses
+                shutil.copy2(notebook, target, follow_symlinks=not handed_in.problem)
         table = Path(scratch, "grades.csv")
         rows: list[dict[str, str]] = []
         if any(folder.iterdir()):

@@ -73,6 +73,9 @@ class Classroom:
     """A classroom: its learners, and the limits of each.
 
     Attributes:
+        folder: the folder of all data of the classroom.
+        learners: the names of the learners.
+        port: the hub's port on loopback; it uses the next two as well.
         memory: MiB for a learner's server and kernels together.
         cores: cores of the CPU for a learner's server and kernels together.
         idle: seconds after which an idle kernel is ended.

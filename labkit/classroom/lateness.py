@@ -67,8 +67,8 @@ def extensions_in(roster: Roster, students: Sequence[str]) -> dict[str, Extensio
     """Return the extensions of these learners, from the roster's columns `due` and `late_days`.
 
     Raises:
-        ValueError: A cell is neither a date nor a whole number of days from 0 on; the message names
-            the learner.
+        ValueError: a cell holds no date, or no whole number of days of 0 or more; the message names
+            the learner and the column.
     """
     extensions: dict[str, Extension] = {}
     for student, lines in roster.assigned(students).items():
@@ -79,15 +79,17 @@ def extensions_in(roster: Roster, students: Sequence[str]) -> dict[str, Extensio
         days = cells.get("late_days", "")
         try:
             own_due = due_time(due) if due else None
-            free_days = int(days) if days else 0
-            if free_days < 0:
-                raise ValueError("a negative number of days")
         except ValueError as error:
             raise ValueError(
-                f"the roster's line of {student}: expected a date such as 2026-12-01 in the column "
-                f"due and a whole number from 0 on in late_days, got {due!r} and {days!r}"
+                f"the roster's line of {student}, due: expected a date such as 2026-12-01, got "
+                f"{due!r}"
             ) from error
-        extension = Extension(own_due, free_days)
+        if days and not days.isdecimal():
+            raise ValueError(
+                f"the roster's line of {student}, late_days: expected a whole number of 0 or more, "
+                f"got {days!r}"
+            )
+        extension = Extension(own_due, int(days or 0))
         if extension != Extension():
             extensions[student] = extension
     return extensions

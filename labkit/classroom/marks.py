@@ -120,6 +120,7 @@ def total(marks: Sequence[Mark]) -> tuple[float, int]:
 
 
 def by_student(marks: Sequence[Mark]) -> dict[str, list[Mark]]:
+    """Return learner -> marks; learners and marks are in the order of `marks`."""
     grouped: dict[str, list[Mark]] = {}
     for mark in marks:
         grouped.setdefault(mark.row.student, []).append(mark)
@@ -528,6 +529,15 @@ def _moodle_columns(line: Line, own: Sequence[Mark]) -> dict[str, str]:
 
 
 def _limit(line: Line) -> float | None:
-    """Return Moodle's Maximum Grade of a line; None if it is empty."""
+    """Return Moodle's Maximum Grade of a line; None if it is empty.
+
+    Raises:
+        ValueError: it is not a finite number.
+    """
     text = _cell(line, "Maximum Grade").replace(",", ".")
-    return float(text) if text else None
+    if not text:
+        return None
+    limit = float(text)
+    if not math.isfinite(limit):
+        raise ValueError(f"expected a finite number, got {text!r}")
+    return limit

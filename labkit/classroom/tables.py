@@ -35,8 +35,8 @@ def read_table(path: Path, *, guarded: bool = False) -> list[Line]:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it has no header, names a column twice, or has a line with more cells than
-            names.
+        ValueError: it has no header, names a column twice, has a line with more cells than names,
+            or a quote that is not closed.
     """
     return [row for _, row in numbered_rows(path, guarded=guarded)]
 
@@ -47,10 +47,12 @@ def numbered_rows(path: Path, *, guarded: bool = False) -> list[tuple[int, Line]
     The arguments and errors are those of `read_table`.
     """
     text = _decoded(path.read_bytes())
-    # The separator is what occurs most often in the first line, outside of quotes.
-    head = _QUOTED.sub("quoted", text).lstrip("\r\n").split("\n", 1)[0]
+    # The separator is what occurs most often in the first line, outside of quotes. Tables of old
+    # Macs, which Excel still writes, have \r alone at the end of a line.
+    head = re.split(r"[\r\n]", _QUOTED.sub("quoted", text).lstrip("\r\n"), maxsplit=1)[0]
     separator = max(",;\t", key=head.count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    # strict: a quote that is not closed would make one cell of all lines after it
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     lines: list[list[str]] = []
     numbers: list[int] = []
     # A line of the table is several lines of the file if a cell has line breaks.
@@ -62,9 +64,13 @@ def numbered_rows(path: Path, *, guarded: bool = False) -> list[tuple[int, Line]
                 numbers.append(next_number)
             next_number = reader.line_num + 1
     except csv.Error as error:
-        raise ValueError(f"{path} is not a table: {error}") from error
-    if not lines or not any(name.strip() for name in lines[0]):
+        raise ValueError(
+            f"{path} is not a table: the cells from line {next_number} on cannot be read: {error}"
+        ) from error
+    if not lines:
         raise ValueError(f"{path} is empty: its first line should name its columns")
+    if not any(name.strip() for name in lines[0]):
+        raise ValueError(f"{path}, line {numbers[0]}: expected names of columns, got empty cells")
     names = _names(path, lines)
     rows = []
     for number, line in zip(numbers[1:], lines[1:], strict=True):

@@ -64,14 +64,14 @@ def backward_inside(fixed):
 def forward_overflow(fixed):
     """A normalisation that the author wrote overflows in FP16.
 
-    Symptom: With autocast nothing is learned, or the loss is NaN; without it all is well. Every
-        step is skipped.
+    Symptom: With autocast nothing is learned, or the loss is NaN and every step is skipped; without
+        it all is well.
     Cause: Switched off, autocast casts nothing, and the features are FP16 already: squares and sum
         are computed in FP16. The sum of 128 squares of 30 is above 65,504, its largest number.
         Inside of autocast CUDA computes the sum in FP32, and a CPU does not; the squares are FP16
         on both.
     Reading: The first tensor that is not finite is a sum or a product in the forward pass; the
-        largest finite number before it is large. The scale falls without end.
+        largest finite number before it is large. If the loss is NaN, the scale falls without end.
     Repair: Compute such a block in FP32: `x = x.float()` first; `autocast(enabled=False)` alone
         does not cast what comes in.
     Reported: pytorch/pytorch#40497, pytorch/pytorch#43556, speechbrain/speechbrain#1803

@@ -224,13 +224,11 @@ def address(thread: str) -> str:
     """
     if thread.startswith("https://"):
         return thread
-    if "#" in thread:
-        repository, number = thread.split("#")
-        return f"https://github.com/{repository}/issues/{number}"
-    if " " in thread:
-        distribution, version = thread.split()
-        return f"https://pypi.org/project/{distribution}/{version}/"
+    if match := re.fullmatch(r"([\w.-]+/[\w.-]+)#(\d+)", thread):
+        return f"https://github.com/{match[1]}/issues/{match[2]}"
+    if match := re.fullmatch(r"([\w.-]+) ([\w.+-]+)", thread):
+        return f"https://pypi.org/project/{match[1]}/{match[2]}/"
     raise ValueError(
-        "expected owner/repository#number, a distribution and its version, or a URL, got "
+        "thread: expected owner/repository#number, a distribution and its version, or a URL, got "
         f"{thread!r}"
     )

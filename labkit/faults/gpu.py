@@ -47,10 +47,10 @@ class GpuCard(Card):
 
     def published(self) -> list[str]:
         """Return others' measurements of it, strongest first, as sentences with source and date."""
-        rows = [row for row in published() if row.ratio and self.evidence(row)]
+        found = [(row.ratio, row) for row in published() if row.ratio and self.evidence(row)]
         # a ratio of 1/2 is as strong as one of 2
-        rows.sort(key=lambda row: -abs(math.log(row.ratio or 1)))
-        return [_sentence(row) for row in rows[:ROWS_SHOWN]]
+        found.sort(key=lambda pair: -abs(math.log(pair[0])))
+        return [_sentence(row) for _, row in found[:ROWS_SHOWN]]
 
     def shows(self, broken: float | None, fixed: float | None) -> bool:
         """Return whether two measurements show the fault.
@@ -60,6 +60,11 @@ class GpuCard(Card):
         if fixed is None:
             return False
         return broken is None or fixed > CLEARLY * broken
+
+
+def _has_ratio(row: Published, above: float = 0.0, below: float = math.inf) -> bool:
+    """Return whether a row has a ratio between two numbers."""
+    return row.ratio is not None and above < row.ratio < below
 
 
 def _sentence(row: Published) -> str:
@@ -93,7 +98,7 @@ def seconds(call: Callable[[], object], device: str) -> float:
 @partial(
     GpuCard,
     unit="times as fast as FP32",
-    evidence=lambda row: row.kind == "training" and (row.ratio or 9) < 1.0,
+    evidence=lambda row: row.kind == "training" and _has_ratio(row, below=1.0),
 )
 def small_work(device: str, fixed: bool, size: int) -> float:
     """There is too little work for half precision to save time.
@@ -123,7 +128,9 @@ def small_work(device: str, fixed: bool, size: int) -> float:
 @partial(
     GpuCard,
     unit="times as fast as FP32",
-    evidence=lambda row: row.kind == "inference" and row.batch == "1" and (row.ratio or 9) < 0.85,
+    evidence=lambda row: (
+        row.kind == "inference" and row.batch == "1" and _has_ratio(row, below=0.85)
+    ),
 )
 def batch_of_one(device: str, fixed: bool, size: int) -> float:
     """A batch of one leaves the Tensor Cores without work.
@@ -152,7 +159,13 @@ def batch_of_one(device: str, fixed: bool, size: int) -> float:
 @partial(
     GpuCard,
     unit="TFLOP/s",
-    evidence=lambda row: row.kind == "product" and row.format == "BF16" and (row.ratio or 9) < 1,
+    # a ratio to FP32 on the same card; others are shares of what a data sheet promises
+    evidence=lambda row: (
+        row.kind == "product"
+        and row.format == "BF16"
+        and row.reference == "FP32"
+        and _has_ratio(row, below=0.85)
+    ),
 )
 def emulated_bf16(device: str, fixed: bool, size: int) -> float:
     """BF16 is emulated on a card that has no BF16.
@@ -175,9 +188,7 @@ def emulated_bf16(device: str, fixed: bool, size: int) -> float:
     GpuCard,
     unit="TFLOP/s",
     claims=("C16",),
-    evidence=lambda row: (
-        row.kind == "alignment" and (row.ratio or 0) > 1.2 and "10944" not in row.workload
-    ),
+    evidence=lambda row: row.kind == "alignment" and _has_ratio(row, above=1.2),
 )
 def sides_miss_8(device: str, fixed: bool, size: int) -> float:
     """A side of a product is not a multiple of 8.
@@ -222,7 +233,9 @@ def scaler_for_bf16(device: str, fixed: bool, size: int) -> float:
 @partial(
     GpuCard,
     unit="bits that are right",
-    evidence=lambda row: row.kind == "product" and row.format == "TF32" and (row.ratio or 0) > 5,
+    evidence=lambda row: (
+        row.kind == "product" and row.format == "TF32" and _has_ratio(row, above=5.0)
+    ),
 )
 def tf32_for_fp32(device: str, fixed: bool, size: int) -> float:
     """What is taken for FP32 is TF32.
@@ -253,7 +266,9 @@ def tf32_for_fp32(device: str, fixed: bool, size: int) -> float:
     GpuCard,
     unit="times less memory than FP32",
     claims=("C10",),
-    evidence=lambda row: row.kind == "memory" and row.format == "FP16" and (row.ratio or 0) > 0.8,
+    evidence=lambda row: (
+        row.kind == "memory" and row.format == "FP16" and _has_ratio(row, above=0.8)
+    ),
 )
 def memory_not_halved(device: str, fixed: bool, size: int) -> float:
     """The memory is weights and moments, which stay FP32.

@@ -115,7 +115,7 @@ def dice_overflows(fixed):
 def log_of_epsilon(fixed):
     """A logarithm is made safe by an epsilon that FP16 does not have.
 
-    Symptom: NaN after some dozens of steps, when the network becomes sure of itself; then every
+    Symptom: NaN after a hundred steps or more, when the network becomes sure of itself; then every
         step is skipped.
     Cause: 1e-8 is 0 in FP16: the smallest number is 6e-8. log(0) is -inf, and 0 * -inf is NaN.
     Reading: The first tensor that is not finite is a logarithm of 0; from then on all steps are
@@ -266,7 +266,7 @@ def validation_sum(fixed):
 
     Symptom: The loss of the evaluation, or its perplexity, is inf or NaN, while the training is
         well.
-    Cause: After 28,000 examples with a loss of 2.3 the sum passes 65,504.
+    Cause: After 28,500 examples with a loss of 2.3 the sum passes 65,504.
     Reading: A sum in half that grows with the size of the set.
     Repair: Add up in FP32: `.float()` on what is added, or a Python number.
     Reported: huggingface/transformers#10815, EuroEval/EuroEval#106

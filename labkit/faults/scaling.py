@@ -169,7 +169,7 @@ def schedule_counts_skips(fixed):
     Symptom: A warning that lr_scheduler.step() came before optimizer.step(), or a schedule that
         ends before the training has learned enough.
     Cause: While the scaler looks for its scale, it skips steps. A schedule that is called anyway
-        counts them: here 20 of 60.
+        counts them: here about 20 of 60.
     Reading: The count of skipped steps, beside the count of the schedule.
     Repair: Step the schedule only after a step that was done: compare `scaler.get_scale()` before
         and after `update()`.

@@ -122,7 +122,8 @@ def restore_answers(folder: Path) -> list[str]:
 
 def _restore(notebook: Path, exercise: Exercise, answer: LoggedAnswer) -> str:
     try:
-        content = json.loads(notebook.read_text(encoding="utf-8"))
+        # some editors begin a file with a byte order mark
+        content = json.loads(notebook.read_text(encoding="utf-8-sig"))
         (cell,) = [
             cell for cell in content["cells"] if exercise.tag in cell["metadata"].get("tags", ())
         ]

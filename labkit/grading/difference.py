@@ -171,6 +171,10 @@ def _differ(expected: object, got: object, ulps: int, at: str) -> str | None:
     if is_tensor(expected) and is_tensor(got):
         return _elements_differ(expected, got, ulps, at)
     if is_array(expected) and is_array(got):
+        # before the conversion: torch has no dtype for some of numpy's, such as those of swapped
+        # bytes
+        if expected.dtype != got.dtype:
+            return _sentence(at, f"an array in {expected.dtype}", f"one in {got.dtype}")
         from labkit.grading.sandbox.elements import as_tensor
 
         return _elements_differ(as_tensor(expected), as_tensor(got), ulps, at)
@@ -229,7 +233,9 @@ def _numbers_differ(expected: float, got: float, ulps: int, at: str) -> str | No
     both_nan = expected != expected and got != got
     if expected == got or both_nan:
         return None
-    if _fits(expected) and _fits(got) and abs(expected - got) <= ulps * math.ulp(expected):
+    # the difference of an int and a float may be rounded to 0, so without ulps they are not equal
+    are_finite = _fits(expected) and _fits(got)
+    if ulps and are_finite and abs(expected - got) <= ulps * math.ulp(expected):
         return None
     return _sentence(at, *_distinct(expected, got))
 

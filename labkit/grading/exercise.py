@@ -137,7 +137,7 @@ def wrong(
     (('<', '<='),)
 
     Raises:
-        TypeError: it has an answer and an edit, or neither.
+        TypeError: it has an answer and an edit, or neither, or an edit is not a pair.
     """
     pair = len(replace) == 2 and isinstance(replace[0], str)
     edits = cast("tuple[Edit, ...]", (tuple(replace),) if pair else tuple(replace))
@@ -145,6 +145,11 @@ def wrong(
         raise TypeError(
             f"wrong({name!r}, ...): expected either an answer or replace=(text of the solution, "
             "other text)"
+        )
+    if any(isinstance(edit, str) or len(edit) != 2 for edit in edits):
+        raise TypeError(
+            f"wrong({name!r}, ...), replace: expected a text of the solution and another text, or "
+            f"several such pairs, got {replace!r}"
         )
     return Mistake(name, answer or _unknown, sentence, edits)
 
@@ -238,11 +243,11 @@ class Exercise:
     def results(self) -> tuple[str, ...]:
         """Return the names of the parts of an answer, from "Return (a, b)" in the docstring.
 
-        Returns:
-            The names; () where the docstring names no parts.
-
         The number format of a part does not belong to its name. A description with brackets inside
         names nothing.
+
+        Returns:
+            The names; () where the docstring names no parts.
         """
         stored: tuple[str, ...] | None = getattr(self.reference, "results", None)
         if stored is not None:

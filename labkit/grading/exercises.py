@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from labkit.course import CourseError, Lesson, Question, lessons, questions
-from labkit.grading.exercise import Exercise
+from labkit.grading.exercise import Exercise, Mistake
 from labkit.grading.solutions import Solutions
 from labkit.grading.stored import stored_exercises
 
@@ -97,6 +97,14 @@ def exercises_of(lesson: Lesson) -> tuple[Exercise, ...]:
 
 
 def _joined(exercise: Exercise, lesson: str, question: Question, solutions: Solutions) -> Exercise:
+    """Return an exercise with what the lesson's text says of it: its question and its solution."""
+    mistakes: list[Mistake] = []
+    for known in exercise.mistakes:
+        if known.edits:
+            answer = solutions.edited(exercise.id, known.name, known.edits)
+            mistakes.append(replace(known, answer=answer, edits=()))
+        else:
+            mistakes.append(known)
     return replace(
         exercise,
         lesson=lesson,
@@ -105,12 +113,7 @@ def _joined(exercise: Exercise, lesson: str, question: Question, solutions: Solu
         difficulty=question.difficulty,
         minutes=question.minutes,
         reference=solutions.function(exercise.id),
-        mistakes=tuple(
-            replace(known, answer=solutions.edited(exercise.id, known.name, known.edits), edits=())
-            if known.edits
-            else known
-            for known in exercise.mistakes
-        ),
+        mistakes=tuple(mistakes),
     )
 
 

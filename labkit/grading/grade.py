@@ -244,11 +244,11 @@ def as_html(grade: Grade) -> str:
 def checks_html(details: Mapping[str, Any]) -> str:
     """Return the checks and the known mistake of a grade, as `as_json` wrote it, as HTML.
 
-    Returns:
-        HTML; "" for a grade without verdicts and without a known mistake.
-
     One slip often fails several checks: the first counter-example is open, and the others are
     folded.
+
+    Returns:
+        HTML; "" for a grade without verdicts and without a known mistake.
     """
     plain = 'style="background:none;text-align:left;vertical-align:top"'
     rows = ""

@@ -156,8 +156,14 @@ def attempts(
     groups: dict[tuple[str, str], list[Submission]] = {}
     for one in submissions:
         groups.setdefault((one.student, one.lesson or one.notebook), []).append(one)
-    ordered = [sorted(group, key=modified, reverse=True) for group in groups.values()]
     late = days or (lambda one: late_days(one, due))
-    ordered = [[one for one in group if not late(one)] or group for group in ordered]
-    most = max((len(group) for group in ordered), default=0) if take == "best" else 1
-    return [[group[number] for group in ordered if number < len(group)] for number in range(most)]
+    # the attempts of each group that may count, the last first
+    ordered: list[list[Submission]] = []
+    for group in groups.values():
+        last_first = sorted(group, key=modified, reverse=True)
+        in_time = [one for one in last_first if not late(one)]
+        ordered.append(in_time or last_first)
+    rounds = 1
+    if take == "best":
+        rounds = max((len(group) for group in ordered), default=0)
+    return [[group[number] for group in ordered if number < len(group)] for number in range(rounds)]

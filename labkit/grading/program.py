@@ -237,14 +237,13 @@ def bare(source: str) -> str:
 
     >>> bare('def f(x):\n    "Twice."\n    return 2*x  # is it?') == bare('def f(x): return 2 * x')
     True
+    >>> bare('async def f():\n    "Once."\n    return 1') == bare('async def f(): return 1')
+    True
     """
     try:
         tree = ast.parse(source)
         for node in ast.walk(tree):
-            if (
-                isinstance(node, ast.FunctionDef | ast.ClassDef)
-                and ast.get_docstring(node) is not None
-            ):
+            if isinstance(node, _DEFINITIONS) and ast.get_docstring(node) is not None:
                 node.body = node.body[1:] or [ast.Pass()]
         return ast.unparse(tree)
     # The text is not Python, or is nested too deeply.
@@ -457,7 +456,7 @@ def _statements(source: str) -> list[Statement]:
 
 def _statement(node: ast.stmt, text: str) -> Statement:
     binds = frozenset(_bound(node))
-    uses = _used(node, text)
+    uses = _used(node, text) | frozenset(_updated(node))
     # A recursive function uses its own name without needing an earlier value of it.
     replaces = binds if isinstance(node, _DEFINITIONS) else binds - uses
     return Statement(
@@ -511,10 +510,27 @@ def _bound(statement: ast.AST) -> Iterator[str]:
                 yield from ((alias.asname or alias.name).split(".")[0] for alias in names)
             case ast.Name(id=name, ctx=ast.Store()):
                 yield name
+            # the patterns of a match statement; those without a name, such as _, bind none
+            case (
+                ast.MatchAs(name=str(name))
+                | ast.MatchStar(name=str(name))
+                | ast.MatchMapping(rest=str(name))
+            ):
+                yield name
             case ast.Subscript(ctx=ast.Store()) | ast.Attribute(ctx=ast.Store()):
                 yield from _root(node)
             case ast.Call(func=ast.Attribute(attr=method) as func) if method in _MUTATORS:
                 yield from _root(func)
+
+
+def _updated(statement: ast.AST) -> Iterator[str]:
+    """Yield the names before `+=` and its kin, which symtable does not count as used.
+
+    Those inside of functions are left out.
+    """
+    for node in _outside_functions(statement):
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
 
 
 def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:

@@ -170,7 +170,7 @@ class GradingLog:
             return [f"graded again, with the same seed, as {reason}" for reason in reasons]
         changed = Counter[str]()
         for line in lines:
-            rows = [GradeRow(*row) for row in line["rows"]]
+            rows = _rows_in(line)
             digests = line.get("digests", {})
             same = [row for row in rows if digests.get(row.exercise, "") == self._of(row.exercise)]
             changed.update(row.exercise for row in rows if row not in same)
@@ -250,7 +250,7 @@ def logged_rows(path: Path) -> list[GradeRow]:
         raise ValueError(
             f"expected the log that `labkit grade --changed` writes, FILE.csv.kept; got {path}"
         )
-    rows = [GradeRow(*row) for line in lines[1:] for row in line["rows"]]
+    rows = [row for line in lines[1:] for row in _rows_in(line)]
     return in_order({(row.student, row.exercise): row for row in rows}.values())
 
 
@@ -258,6 +258,14 @@ def _log_lines(path: Path | None) -> list[dict[str, Any]]:
     """Return the lines of a grading's log; [] if the file is missing or is not a log."""
     lines = read_lines(path) if path is not None else []
     return lines if lines and lines[0].get("schema") in (SCHEMA, BEFORE) else []
+
+
+def _rows_in(line: Mapping[str, Any]) -> list[GradeRow]:
+    """Return the rows in a line of a grading's log; [] if the line is damaged."""
+    try:
+        return [GradeRow(*row) for row in line["rows"]]
+    except (KeyError, TypeError):
+        return []
 
 
 def visible(text: str) -> str:

@@ -32,6 +32,9 @@ class Solutions:
         self._text = Path(path).with_name("lesson.py")
 
     def __getattr__(self, entry: str) -> Callable[..., Any]:
+        # copy and pickle look for such names before the object has its text
+        if entry.startswith("_"):
+            raise AttributeError(f"{type(self).__name__} has no attribute {entry!r}")
         for question in _read(self._text)[1].values():
             if question.entry == entry:
                 return self.function(question.id)
@@ -89,7 +92,9 @@ def _function(text: Path, id: str, edits: tuple[Edit, ...]) -> Callable[..., Any
     for source in program_of(code, Exercise(id, (), (), entry=question.entry)):
         tree = ast.parse(source)
         tree.body = [node for node in tree.body if not isinstance(node, ast.Expr)]
-        exec(compile(tree, f"<{text.parent.name}/{text.name}, {id}>", "exec"), names)
+        name = f"<{text.parent.name}/{text.name}, {id}>"
+        # like a learner's cell, without this module's `from __future__ import annotations`
+        exec(compile(tree, name, "exec", dont_inherit=True), names)
     function: Callable[..., Any] = names[question.entry]
     return function
 

@@ -104,8 +104,15 @@ def digest(outcomes: Sequence[Sequence[object]], exercise: Exercise) -> str:
     >>> digest(one, EXERCISES["start.smallest"]) == digest(other, EXERCISES["start.smallest"])
     True
     """
-    plain = [[_normal_form(outcome, exercise) for outcome in group] for group in outcomes]
+    plain = [[_form_of_outcome(outcome, exercise) for outcome in group] for group in outcomes]
     return hashlib.sha256(repr([exercise.id, plain]).encode()).hexdigest()
+
+
+def _form_of_outcome(outcome: object, exercise: Exercise) -> object:
+    """Return the normal form of a whole answer, of which -0 may be another one than 0."""
+    if exercise.two_zeros and type(outcome) is float and str(outcome) == "-0.0":
+        return "-0"
+    return _normal_form(outcome, exercise)
 
 
 def _normal_form(value: object, exercise: Exercise) -> object:
@@ -150,7 +157,7 @@ def _number(value: float, exercise: Exercise) -> str:
         except OverflowError:
             return str(value)
         return _number(as_float, exercise) if as_float == value else str(value)
-    if value == 0 and not exercise.two_zeros:
+    if value == 0:
         return "0"
     if exercise.ulps and math.isfinite(value):
         fraction, exponent = math.frexp(value)

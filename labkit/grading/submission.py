@@ -422,8 +422,10 @@ def content_of(path: Path, own: Path | None, most: int = MAX_BYTES) -> bytes:
             flags |= getattr(os, name, 0)
         with os.fdopen(os.open(real, flags), "rb") as file:
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_size > most:
-                raise Unreadable(f"not a file of at most {most >> 20} MiB")
+            if not stat.S_ISREG(status.st_mode):
+                raise Unreadable("it is not a regular file")
+            if status.st_size > most:
+                raise Unreadable(f"it is larger than {most >> 20} MiB")
             # The path could have become a link between the two calls.
             if own is not None and path.resolve(strict=True) != real:
                 raise Unreadable("it changed while it was opened")

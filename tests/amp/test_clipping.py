@@ -87,10 +87,11 @@ def test_gradients_within_the_limit_are_not_clipped() -> None:
 
 def test_gradients_with_inf_or_nan_are_not_clipped() -> None:
     for bad in (math.inf, math.nan):
-        gradients = [torch.tensor([1.0, bad]), torch.tensor([3e38])]
-        assert not math.isfinite(clip_(gradients, 1.0).item())
-        assert gradients[0][0] == 1
-        assert gradients[1][0] == torch.tensor(3e38)
+        for max_norm in (0.0, 1e-30, 1.0, math.inf):
+            gradients = [torch.tensor([1.0, bad]), torch.tensor([3e38])]
+            assert not math.isfinite(clip_(gradients, max_norm).item())
+            assert gradients[0][0] == 1, max_norm
+            assert gradients[1][0] == torch.tensor(3e38), max_norm
 
 
 @pytest.mark.parametrize("max_norm", [-1.0, math.nan])

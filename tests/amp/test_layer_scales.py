@@ -132,6 +132,14 @@ def test_scales_that_cannot_be_applied_are_refused() -> None:
             pass
 
 
+def test_a_shared_layer_has_a_scale_by_either_name() -> None:
+    shared = nn.Linear(2, 2).half()
+    model = nn.ModuleDict({"first": shared, "second": shared})
+    for name in model:
+        with layer_scales(model, {name: 3}) as remaining:
+            assert remaining == {"first.weight": 3, "first.bias": 3}, name
+
+
 def test_a_layer_scale_may_be_a_number_of_numpy() -> None:
     layer = nn.Linear(2, 1).half()
     with layer_scales(nn.Sequential(layer), {"0": np.int64(3)}) as remaining:

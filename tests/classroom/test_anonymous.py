@@ -149,6 +149,12 @@ def test_a_name_that_is_a_word_of_the_lab_marks_no_sentence() -> None:
     assert scrub("Ann Small, SMALL and Zhang") == "learner001, learner001 and learner003"
 
 
+def test_of_names_that_differ_by_case_a_text_has_its_authors() -> None:
+    names = {"Ann Ort": "learner001", "ann ort": "learner002"}
+    for name, pseudonym in names.items():
+        assert _scrubber(name, names)("by Ann Ort") == f"by {pseudonym}", name
+
+
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
 def test_a_name_goes_however_its_accents_are_written(form: Literal["NFC", "NFD"]) -> None:
     other_form: Literal["NFC", "NFD"] = "NFD" if form == "NFC" else "NFC"
@@ -160,9 +166,9 @@ def test_a_name_goes_however_its_accents_are_written(form: Literal["NFC", "NFD"]
 
 def test_code_keeps_its_names_and_loses_those_of_people() -> None:
     scrub = _scrubber("Max Maier", NAMES)
-    source = 'y = max(x)  # Max\nz = """\nMAIER\n""" + f"{max}"\n'
+    source = 'y = max(x)  # Max\nz = """\nMAIER\n""" + f"{max} {{Max}} {{{max}}}"\n'
     assert _scrubbed_code(source, scrub) == (
-        'y = max(x)  # learner001\nz = """\nlearner001\n""" + f"{max}"\n'
+        'y = max(x)  # learner001\nz = """\nlearner001\n""" + f"{max} {{learner001}} {{{max}}}"\n'
     )
     assert _scrubbed_code("def (: Maier", scrub) == "def (: learner001"
 

@@ -176,6 +176,17 @@ def test_the_leader_board_comes_from_graded_rows(tmp_path: Path) -> None:
     assert rows == [(1, "bob", 8, 800), (2, "zoe", 8, 900), (3, "ada", 6, 400)]
 
 
+def test_damaged_lines_of_a_log_have_no_rows(tmp_path: Path) -> None:
+    path = kept(tmp_path)
+    whole = leaders(path)
+    with path.open("a", encoding="utf-8") as log:
+        log.write('{"notebook": "eve"}\n{"notebook": "eve", "rows": [["eve", "12.ipynb"]]}\n')
+    assert leaders(path) == whole
+    journal = GradingLog(None, {"seed": None}, path)
+    assert journal.read(1) == []
+    assert set(journal.rows) == {"ada", "zoe", "bob"}
+
+
 def test_the_leader_board_says_out_of_how_many_points(tmp_path: Path) -> None:
     assert {out_of for _, _, _, out_of, _ in leaders(kept(tmp_path))} == {8}
 

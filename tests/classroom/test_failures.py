@@ -13,7 +13,9 @@ from tests.grading.hand_ins import ADVANCE, CLIP, SETUP, UNSCALE, code, graded, 
 
 ID = "scaling.advance"
 REASONS = {
-    "handed in work.rar: no notebook (.ipynb)": "handed in no notebook",
+    "handed in work.rar: no notebook (.ipynb)": "handed in no readable notebook",
+    "it is larger than 64 MiB": "handed in no readable notebook",
+    "its archive holds more than 5000 files": "handed in no readable notebook",
     "unsolved: the starter is still in place": "left the starter",
     "syntax error in line 2: expected ':' (graded by Python 3.11)": "syntax error",
     "0 of 5 checks pass; stopped after 20 s of CPU time": "endless loop",
@@ -112,11 +114,13 @@ def test_feedback_shows_the_graded_code() -> None:
 
 
 def test_the_class_page_links_the_feedback_pages(tmp_path: Path) -> None:
-    rows = [row("Zoë & co", "got None"), row("ada", "", 8)]
+    # the last name is that of a folder in Latin-1
+    rows = [row("Zoë & co", "got None"), row("ada", "", 8), row("Ren\udce9", "", 8)]
     marks = marks_of(rows, {}, 0, {})
     pages = write_feedback(tmp_path / "back", marks, {})
     links = addresses(marks, pages, tmp_path / "class.html")
     assert links["Zoë & co"] == "back/Zo%C3%AB%20%26%20co.html"
+    assert links["Ren\udce9"] == "back/Ren%E9.html"
     text = report(marks, [], (), links).decode()
     assert '<a href="back/ada.html">ada</a>' in text
     assert "<h2>What failed most</h2>" in text

@@ -59,6 +59,13 @@ def test_moodle_gets_its_own_table_back(rows: list[GradeRow], tmp_path: Path) ->
     assert list(line)[:3] == ["Identifier", "Full name", "Email address"]
 
 
+@pytest.mark.parametrize("grade", ["A", "nan", "inf"])
+def test_a_maximum_that_is_no_number_names_its_learner(grade: str, tmp_path: Path) -> None:
+    text = f"Identifier,Full name,Grade,Maximum Grade\nParticipant 1,Zoë Müller,,{grade}\n"
+    with pytest.raises(ValueError, match="the Maximum Grade of Zoë Müller is not a number"):
+        read_roster(put(tmp_path / "r.csv", text))
+
+
 def test_plain_roster_with_semicolons_is_found_by_any_cell(tmp_path: Path) -> None:
     text = "name;login\r\nZoe\u0308 Müller;zm\r\nAda;ada\r\nAda;ada2\r\n"
     roster = read_roster(put(tmp_path / "r.csv", text.encode("utf-8-sig")))

@@ -62,10 +62,19 @@ def test_an_extension_and_free_days_are_one_learners(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("cell", ["tomorrow,", ",many", ",-3"])
-def test_an_extension_that_cannot_be_read_names_its_learner(cell: str, tmp_path: Path) -> None:
-    roster = read_roster(put(tmp_path / "r.csv", f"name,due,late_days\nada,{cell}\n"))
-    with pytest.raises(ValueError, match="the roster's line of ada: expected a date"):
+@pytest.mark.parametrize(
+    ("cells", "says"),
+    [
+        ("tomorrow,", "due: expected a date such as 2026-12-01, got 'tomorrow'"),
+        (",many", "late_days: expected a whole number of 0 or more, got 'many'"),
+        (",-3", "late_days: expected a whole number of 0 or more, got '-3'"),
+    ],
+)
+def test_an_extension_that_cannot_be_read_names_its_cell(
+    cells: str, says: str, tmp_path: Path
+) -> None:
+    roster = read_roster(put(tmp_path / "r.csv", f"name,due,late_days\nada,{cells}\n"))
+    with pytest.raises(ValueError, match=f"the roster's line of ada, {says}"):
         extensions_in(roster, ["ada"])
 
 

@@ -121,8 +121,12 @@ def test_a_submission_without_notebooks_gets_a_sentence(tmp_path):
 
 def test_a_submission_is_graded_as_by_labkit_grade(tmp_path):
     submission = tmp_path / "submission"
-    submission.mkdir()
-    (submission / "06_loss_scaling.ipynb").write_text(answered())
+    # neither a folder of such a name nor a dead link is a notebook
+    (submission / "07_amp_engine.ipynb").mkdir(parents=True)
+    (submission / "old").mkdir()
+    (submission / "old" / "06_loss_scaling.ipynb").symlink_to("nowhere.ipynb")
+    # some browsers add the second suffix
+    (submission / "06_loss_scaling.ipynb.txt").write_text(answered())
     assert main([str(submission), str(tmp_path / "results.json"), "06_loss_scaling"]) == 0
     tests = json.loads((tmp_path / "results.json").read_text())["tests"]
     scores = {test["name"]: (test["score"], test["max_score"]) for test in tests}

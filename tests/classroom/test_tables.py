@@ -49,6 +49,16 @@ def test_what_is_written_is_read(columns: list[str], data: st.DataObject, guarde
         assert read_table(Path(folder, "t.csv"), guarded=guarded) == rows
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_the_separator_is_that_of_the_first_line(tmp_path: Path, end: str) -> None:
+    table = tmp_path / "points.csv"
+    table.write_bytes(end.join(["name;points", "Ann, B.;1,5", "Bob, C.;2,5", ""]).encode())
+    assert read_table(table) == [
+        {"name": "Ann, B.", "points": "1,5"},
+        {"name": "Bob, C.", "points": "2,5"},
+    ]
+
+
 def test_a_table_of_ours_for_the_class_is_guarded(tmp_path: Path) -> None:
     names = ["=cmd()", "'=1+1", "O'Neil"]
     marks = marks_of([GradeRow(name, "x.ipynb", ID, 3, 8, "") for name in names], {}, 0, {})
@@ -65,8 +75,10 @@ def test_table_that_would_lose_something_is_refused(tmp_path: Path) -> None:
     for text, says in (
         ("name,note,note\nada,1,2\n", "two columns named 'note'"),
         ("name,note\nada,fine, but late\n", "line 2: expected 2 cells"),
-        (",,\nada,1,2\n", "its first line should name its columns"),
+        ("\n\n", "is empty: its first line should name its columns"),
+        (",,\nada,1,2\n", "line 1: expected names of columns, got empty cells"),
         ('name\n"' + "x" * 200_000, "is not a table"),
+        ('name,note\nada,fine\nbob,"late\ncarl,\n', "the cells from line 3 on cannot be read"),
     ):
         (tmp_path / "r.csv").write_text(text, encoding="utf-8")
         with pytest.raises(ValueError, match=says):

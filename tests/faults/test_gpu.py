@@ -58,11 +58,26 @@ def test_published_measurements_of_a_card_have_sources(name: str) -> None:
         assert any(source in sentence for source in sources), sentence
 
 
+def test_evidence_of_emulation_is_slower_than_fp32_on_a_card_without_bf16() -> None:
+    without_bf16 = ("GTX 10", "GTX 16", "RTX 20", "P40", "P100", "T4", "V100")
+    rows = [row for row in published() if GPU_CARDS["emulated_bf16"].evidence(row)]
+    assert rows
+    for row in rows:
+        assert row.reference == "FP32"
+        assert any(card in row.gpu for card in without_bf16), row.gpu
+
+
 @pytest.mark.parametrize("name", GPU_CARDS)
 def test_a_card_names_a_thread(name: str) -> None:
     for thread in GPU_CARDS[name].threads:
         assert address(thread).startswith("https://")
     assert GPU_CARDS[name].threads
+
+
+@pytest.mark.parametrize("thread", ["apex", "apex#1052", "NVIDIA/apex#", "a/b#1#2", "torch 2 13"])
+def test_a_text_that_is_no_thread_has_no_address(thread: str) -> None:
+    with pytest.raises(ValueError, match=f"thread: expected .*, got '{thread}'"):
+        address(thread)
 
 
 def test_a_card_without_a_report_has_no_threads() -> None:

@@ -1,5 +1,6 @@
 """Logged answers, their restoration into notebooks, and hints."""
 
+import codecs
 import json
 import linecache
 import os
@@ -115,6 +116,15 @@ def test_an_answer_comes_back_into_a_cell_without_work(ask, folder: Path) -> Non
     assert STARTER in exercise_cell(folder)
     (done,) = restore_answers(folder)
     assert done == "start.smallest: restored into 00_start.ipynb (2 of 2 points)"
+    assert exercise_cell(folder) == f"{RIGHT}\n{CHECK}"
+
+
+def test_an_answer_comes_back_behind_a_byte_order_mark(ask, folder: Path) -> None:
+    ask(f"{RIGHT}\n{CHECK}")
+    notebook = folder / "00_start.ipynb"
+    notebook.write_bytes(codecs.BOM_UTF8 + notebook.read_bytes())
+    (done,) = restore_answers(folder)
+    assert done.startswith("start.smallest: restored")
     assert exercise_cell(folder) == f"{RIGHT}\n{CHECK}"
 
 

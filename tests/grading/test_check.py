@@ -166,7 +166,7 @@ def test_an_interrupt_stops_the_check_as_the_learner_wants() -> None:
 
 def test_a_function_gets_copies_and_an_error_if_it_changes_them() -> None:
     def spoil(argument: Any) -> None:
-        if isinstance(argument, (list, dict)):
+        if isinstance(argument, (list, dict, set, bytearray)):
             argument.clear()
         elif isinstance(argument, tuple):
             spoil(argument[-1])
@@ -177,6 +177,8 @@ def test_a_function_gets_copies_and_an_error_if_it_changes_them() -> None:
     for argument in (
         [1],
         {"a": 1},
+        {1},
+        bytearray(b"a"),
         (1, [2]),
         (1, np.ones(2)),
         torch.ones(2).half(),

@@ -4,6 +4,7 @@ The solutions run in a notebook's cell and as by `labkit grade`. The clinic's so
 test_clinic_answers.py; recipes of projects are trained in test_project.py.
 """
 
+import copy
 import math
 import random
 from typing import Any
@@ -11,9 +12,11 @@ from unittest.mock import patch
 
 import pytest
 
+from labkit.course import lessons
 from labkit.grading import EXERCISES, Exercise, judge
 from labkit.grading.batch import answers_in, request_of
 from labkit.grading.difference import difference
+from labkit.grading.exercise import wrong
 from labkit.grading.judge import (
     CaseSet,
     answers_of,
@@ -27,6 +30,7 @@ from labkit.grading.program import program_of
 from labkit.grading.sandbox.runner import Runner, scratch
 from labkit.grading.sandbox.supervisor import Reply
 from labkit.grading.sandbox.worker import Limits
+from labkit.grading.solutions import Solutions
 from tests.grading.cases import cases, cells_of
 
 ALL = list(EXERCISES.values())
@@ -39,6 +43,18 @@ ANOTHER_SEED = 2017
 TRAINING = (pytest.mark.slow, pytest.mark.timeout(1500))
 CHECKED = [exercise for exercise in ALL if not exercise.id.startswith(TRAINS)]
 SOLVED = [exercise for exercise in ALL if not exercise.id.startswith("clinic.")]
+
+
+@pytest.mark.parametrize("edits", [("<=",), ("<=", ">=", "=="), [("<", "<="), (">",)]])
+def test_an_edit_of_a_mistake_is_a_pair_of_texts(edits: Any) -> None:
+    with pytest.raises(TypeError, match="replace: expected a text of the solution and another"):
+        wrong("one too far", "this stops one step too late.", replace=edits)
+
+
+def test_a_copy_of_solutions_has_the_same_functions() -> None:
+    (lesson,) = [lesson for lesson in lessons() if lesson.name == "00_start"]
+    solutions = Solutions(lesson.text)
+    assert copy.copy(solutions).my_smallest(5, 10) == solutions.my_smallest(5, 10) == 2.0**-24
 
 
 def test_an_exercise_is_complete() -> None:

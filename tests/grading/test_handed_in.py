@@ -253,7 +253,11 @@ CLASS: dict[str, tuple[Write, Iterable[str], Says]] = {
         NOTHING,
         each("handed in homework.pdf: no notebook (.ipynb)"),
     ),
-    "pipe": (lambda folder, name: os.mkfifo(folder / f"{name}.ipynb"), NOTHING, {ID: "not a file"}),
+    "pipe": (
+        lambda folder, name: os.mkfifo(folder / f"{name}.ipynb"),
+        NOTHING,
+        {ID: "it is not a regular file"},
+    ),
     "folder": (lambda folder, name: (folder / f"{name}.ipynb").mkdir(), NOTHING, {ID: UNREADABLE}),
     "deep": (deep, NOTHING, {ID: UNREADABLE}),
     "much": (
@@ -405,7 +409,7 @@ ODD_MEMBERS = {
     "large": (f"large/{NOTEBOOK}", " " * (65 << 20), "larger than 64 MiB"),
     "dots": (f"../dots/{NOTEBOOK}", GOOD, "leads out of the archive"),
     "root": (f"/root/{NOTEBOOK}", GOOD, "leads out of the archive"),
-    LONG: (f"{LONG}/{NOTEBOOK}", GOOD, "its name has more than 255 bytes"),
+    LONG: (f"{LONG}/{NOTEBOOK}", GOOD, "its name has a part of more than 255 bytes"),
     "deep": (f"deep/{ALPHABET}/{NOTEBOOK}", GOOD, "more than 20 folders"),
     "damaged": ("damaged/work.zip", "PK no", "cannot be unpacked"),
 }

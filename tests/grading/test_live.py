@@ -220,6 +220,16 @@ def test_answers_without_a_difference_have_one_digest(right: object, got: object
     assert digest([[right]], exercise) == digest([[got]], exercise)
 
 
+def test_digests_tell_two_zeros_apart_where_answers_do() -> None:
+    exercise = EXERCISES["numbers.decode"]
+    assert exercise.two_zeros
+    pairs: list[tuple[object, object]] = [(0.0, -0.0), (0, 0.0), ([0.0], [-0.0])]
+    pairs.append((torch.tensor([0.0]), torch.tensor([-0.0])))
+    for one, other in pairs:
+        is_same = difference(one, other, two_zeros=True) is None
+        assert (digest([[one]], exercise) == digest([[other]], exercise)) == is_same, (one, other)
+
+
 def test_numbers_that_differ_have_different_digests() -> None:
     exercise = EXERCISES["start.smallest"]
     numbers = (2**60, 2**60 + 1, 2**2000, 2**2000 + 1, -(2**60), True, "1152921504606846976")

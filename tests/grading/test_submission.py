@@ -3,6 +3,7 @@
 import json
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from labkit.grading import EXERCISES
 from labkit.grading.program import CodeCell, Unreadable, as_python, program_of
+from labkit.grading.sandbox.cell import run_cell
 from labkit.grading.submission import Submission, find
 from tests.grading import hand_ins
 from tests.grading.hand_ins import (
@@ -72,12 +74,49 @@ def test_only_what_the_cell_names_comes_along() -> None:
     assert last == cells[-1].source
 
 
+def test_a_name_that_a_pattern_binds_comes_along() -> None:
+    match = """\
+match {"up": 2.0, "down": [0.5, 0.25], "left": 1}:
+    case {"up": GROWTH, "down": [BACKOFF, *FURTHER], **REST}:
+        pass"""
+    for name in ("GROWTH", "BACKOFF", "FURTHER", "REST"):
+        answer = own(f"def my_advance(state, found_inf, config):\n    return {name}")
+        assert program_of([other(match), answer], ADVANCE) == [match, answer.source], name
+
+
+def test_a_name_that_the_cell_updates_comes_along() -> None:
+    answer = own("COUNT += 1\ndef my_advance(state, found_inf, config):\n    return COUNT")
+    assert program_of([other("COUNT = 1"), answer], ADVANCE) == ["COUNT = 1", answer.source]
+
+
 def test_a_notebook_cannot_replace_what_an_exercise_provides() -> None:
     cells = [
         other("class ScalerState:\n    pass"),
         own("def my_advance(*_):\n    return ScalerState(1.0)"),
     ]
     assert len(program_of(cells, ADVANCE)) == 1
+
+
+def test_annotations_of_a_cell_are_objects_as_in_a_notebook() -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    source = """\
+from dataclasses import dataclass
+from typing import ClassVar
+
+@dataclass
+class Table:
+    known: ClassVar[dict] = {}
+    size: int = 0
+"""
+    # a dataclass reads the annotation; as a text it would make `known` a field, and raise an error
+    assert run_cell(source, "<cell>", names) == ""
+    assert names["Table"].__annotations__["size"] is int
+
+
+def test_an_error_without_a_line_names_none() -> None:
+    problem = run_cell("x = '\0'", "<cell>", {})
+    assert "null bytes" in problem
+    assert "line" not in problem
 
 
 def test_lines_for_ipython_become_calls_on_their_lines() -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -189,6 +190,7 @@ def endless_list() -> list[object]:
         pytest.param(10**5000, id="int of 5000 digits"),
         pytest.param(torch.ones(2).to_sparse(), id="sparse tensor"),
         pytest.param(Decimal("sNaN"), id="signalling NaN"),
+        pytest.param(Fraction(10**400, 3), id="fraction beyond FP64"),
     ],
 )
 def test_a_value_that_cannot_be_sent_is_opaque(value: Any) -> None:
@@ -259,6 +261,7 @@ def test_names_of_results_are_those_of_the_docstring() -> None:
         (1.0, None, "it returned None: did you forget `return`?"),
         (1, True, "expected an int (1), got True"),
         pytest.param(1.0, 2**1024, f"expected 1, got {2**1024}", id="an int beyond FP64"),
+        pytest.param(2**53 + 1, 2.0**53, f"expected {2**53 + 1}, got", id="an int between floats"),
         pytest.param(2048, -(10**400), f"expected 2048, got {-(10**400)}", id="a negative one"),
         (1.0, "1.0", "expected a float (1), got '1.0'"),
         (8.0, torch.tensor(8.0), "expected a float (8), got a tensor in FP32"),
@@ -266,6 +269,9 @@ def test_names_of_results_are_those_of_the_docstring() -> None:
         ([1.0], [1.0, 2.0], "expected a length of 1, got 2"),
         ([1.0, 2.0], [1.0, math.nan], "[1]: expected 2, got nan"),
         (torch.ones(2), torch.ones(2).half(), "expected a tensor in FP32, got one in FP16"),
+        (np.ones(2), np.ones(2, np.float32), "expected an array in float64, got one in float32"),
+        # torch has no such dtype
+        (np.ones(2), np.ones(2, ">f8"), "expected an array in float64, got one in >f8"),
         (torch.ones(2), torch.ones(2, 1), "expected the shape [2], got [2, 1]"),
         (torch.ones(2, 2), torch.tensor([[1.0, 1.0], [3.0, 1.0]]), "[1, 0]: expected 1, got 3"),
         (

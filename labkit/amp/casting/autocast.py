@@ -83,8 +83,8 @@ class CastEvent:
         rule: its list.
         why: the reason.
         input_dtypes: dtypes of its floating-point tensors, in order.
-        to: the dtype they were cast to, the format they were rounded to, or None if they were not
-            cast.
+        to: the dtype or the emulated format in which the operation got them, also if they had it
+            before; None without such tensors, or if the call specifies its dtype.
         elements: number of elements that were cast or rounded.
         cached: how many of its casts came from the weight cache.
     """

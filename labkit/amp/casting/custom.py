@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cache, partial, update_wrapper, wraps
 from types import MethodType
 from typing import Any, Self, TypeVar, overload
@@ -83,7 +83,9 @@ class Registered:
             name = str(getattr(target, "__name__", type(target).__name__))
         self.name = _name_of_calls(name)
         self.is_active = True
-        self.of_torch = self.function is None or resolve_name(self.function) is not None
+        # torch finds a function by its hash, which an object with a method `__call__` may lack
+        is_hashable = isinstance(function, Hashable)
+        self.of_torch = function is None or (is_hashable and resolve_name(function) is not None)
         if self.of_torch:
             LISTS.put(self, self.name, entry)
 
@@ -152,9 +154,9 @@ def register(target: str | Callable[..., Any], rule: Rule, why: str = WHY) -> Re
     torch.float32
     """
     if not (isinstance(target, str) or callable(target)):
-        raise TypeError(f"expected a function or the name of an operation, got {target!r}")
+        raise TypeError(f"target: expected a function or the name of an operation, got {target!r}")
     if not isinstance(rule, Rule):
-        raise TypeError(f"expected one of {', '.join(str(r) for r in Rule)}, got {rule!r}")
+        raise TypeError(f"rule: expected one of {', '.join(str(r) for r in Rule)}, got {rule!r}")
     if isinstance(target, str):
         _require_operation(target)
     if isinstance(target, Registered):
@@ -176,7 +178,7 @@ def _require_operation(name: str) -> None:
         return
     near = difflib.get_close_matches(stem, operators, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"expected the name of an operation of torch, got {name!r}.{hint}")
+    raise ValueError(f"target: expected the name of an operation of torch, got {name!r}.{hint}")
 
 
 def half_function(target: str | Callable[..., Any]) -> Registered:

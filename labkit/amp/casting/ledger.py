@@ -69,8 +69,8 @@ class LedgerRow:
         why: the reason.
         home: its list by default.
         input_dtypes: dtypes of its floating-point tensors, in order.
-        to: the dtype they were cast to (for an emulated format, the format), or None if they were
-            not cast.
+        to: the dtype, or the emulated format, in which the operation got them, also if they had it
+            before; None if autocast does not decide.
         result: dtype of what it returned, or None if it was not reached.
         shape: shape of what it returned.
         error: relative RMS error against FP32: |result - exact| / |exact|; inf if something
@@ -348,7 +348,7 @@ def ledger(
     wrong = {name: rule for name, rule in moved.items() if rule not in MOVABLE}
     if wrong:
         raise ValueError(
-            f"expected overrides to {', '.join(r.value for r in MOVABLE)}, got {wrong}"
+            f"overrides: expected one of {', '.join(str(r) for r in MOVABLE)}, got {wrong}"
         )
     exact = recorded(model, inputs, Recording(FP16, moved, casts=False))
     known = {name for row in exact.rows for name in (row.key, row.op)}

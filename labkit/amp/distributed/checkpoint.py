@@ -101,8 +101,8 @@ def save(folder: str | Path, engine: DistributedEngine, **extra: Any) -> Path:
         if first:
             _remove(path)
             writing.rename(path)
-            others = sorted(other for other in Path(folder).glob("step-*") if other != path)
-            for old in others[: 1 - KEPT]:
+            others = [other for other in Path(folder).glob("step-*") if other != path]
+            for old in sorted(others, reverse=True)[KEPT - 1 :]:
                 _remove(old)
             # those that a killed process did not finish removing
             for rest in Path(folder).glob(".step-*.removed"):

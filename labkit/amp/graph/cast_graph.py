@@ -43,7 +43,7 @@ from labkit.amp.graph.passes import cancel, hoist
 from labkit.amp.graph.recorder import Call
 from labkit.amp.graph.trace import CallTrace, TracedCall, difference, trace
 from labkit.amp.masters.convert import uncompiled
-from labkit.formats import FormatLike, as_format
+from labkit.formats import BF16, FP16, FormatLike, as_format
 from labkit.formats.arguments import require_kind
 from labkit.gemm.half_storage import HalfStorage
 from labkit.interop import dtype_of
@@ -281,6 +281,10 @@ class CastGraph:
             compiled with the same options.
         format: FP16 or BF16, the format of the region.
 
+    Raises:
+        TypeError: model is not a module, or format is not a format.
+        ValueError: format is another one.
+
     >>> from labkit.formats import FP16
     >>> graph = CastGraph(nn.Linear(2, 1), FP16)
     >>> for _ in range(3):
@@ -294,6 +298,11 @@ class CastGraph:
         require_kind(model, nn.Module, "model")
         self.model = model
         self.format = as_format(format)
+        if self.format not in (FP16, BF16):
+            raise ValueError(
+                f"format: expected FP16 or BF16, got {self.format.name}. Other formats are "
+                "emulated: call the network itself."
+            )
         self.decided = Decided()
         self._kinds: dict[Hashable, Decided] = {}
         # the autocast lists that the decisions follow
@@ -302,7 +311,7 @@ class CastGraph:
 
     @property
     def why(self) -> str:
-        """Why the last call did not use a graph; "" if it did, or later calls will."""
+        """Why the last call in such a region used no graph; "" if it did, or later calls will."""
         return self.decided.why
 
     def __getstate__(self) -> dict[str, Any]:

@@ -111,10 +111,12 @@ def clip_without_waiting_(
     length = measure(values, norm_type)
     if not values:
         return Clipping(length, max_norm)
-    # the norm plus epsilon must not overflow
-    longest = min(max_norm, torch.finfo(length.dtype).max / 4)
-    # Replace inf and NaN by a norm that gives the factor 1, so that nothing is changed.
-    within = length.nan_to_num(longest - _EPSILON, longest - _EPSILON, longest - _EPSILON)
+    # neither 0 nor inf, whose product with the reciprocal could be NaN
+    limits = torch.finfo(length.dtype)
+    longest = min(max(max_norm, limits.tiny), limits.max)
+    # Inf and NaN become -epsilon: the reciprocal of their sum, 0, is inf, and the factor 1, so
+    # that nothing is changed.
+    within = length.nan_to_num(-_EPSILON, -_EPSILON, -_EPSILON)
     has_fp64 = any(value.dtype is torch.float64 for value in values)
     dtype = torch.float64 if has_fp64 else torch.float32
     factor = torch.empty((), dtype=dtype, device=length.device)

@@ -42,8 +42,8 @@ def layer_scales(model: nn.Module, log2_scales: Mapping[str, int]) -> Iterator[d
 
     Args:
         model: the model of the layers.
-        log2_scales: layer name, as in `model.named_modules()` -> k. A layer inside another has both
-            scales.
+        log2_scales: layer name, as in `model.named_modules()` -> k; a layer with two names may have
+            either. A layer inside another has both scales.
 
     Raises:
         ValueError: the model has no such layer, k is not a whole number from -126 to 126, or a
@@ -85,7 +85,7 @@ def layer_scales(model: nn.Module, log2_scales: Mapping[str, int]) -> Iterator[d
 
 
 def _layer(model: nn.Module, name: str, log2: int) -> nn.Module:
-    layers: dict[str, nn.Module] = dict(model.named_modules())
+    layers: dict[str, nn.Module] = dict(model.named_modules(remove_duplicate=False))
     if name not in layers:
         raise ValueError(f"the model has no layer {name!r}; it has {', '.join(map(repr, layers))}")
     whole = isinstance(log2, Integral) and not isinstance(log2, bool)

@@ -91,7 +91,8 @@ class ProductFormat:
 
     Raises:
         TypeError: a value is of another type.
-        ValueError: a format has an unknown name, or the parts contradict each other.
+        ValueError: a format has an unknown name, history or margin is not a whole number in its
+            range, or the parts contradict each other.
 
     >>> ProductFormat(E4M3, E5M2, hadamard=True)
     Traceback (most recent call last):

@@ -45,13 +45,13 @@ def to_model_format(model: nn.Module, format: FormatLike, *, keep_norms: bool = 
 
     Args:
         model: the network.
-        format: FP16, BF16 or FP32.
+        format: a format with a dtype of torch, such as FP16, BF16 or FP32.
         keep_norms: whether normalisation layers are not cast, nor parameters that they share with
             other layers.
 
     Raises:
-        ValueError: a finite number would become inf; the message names its tensor. Nothing is cast
-            then.
+        ValueError: torch has no dtype for the format, or a finite number would become inf; the
+            message names its tensor. Nothing is cast then.
 
     Warns:
         UserWarning: a tensor becomes coarse: it holds whole numbers that the format rounds, or it

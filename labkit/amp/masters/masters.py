@@ -24,6 +24,7 @@ from labkit.amp.loss_scaling.readings import read_scalars
 from labkit.amp.masters.edits import checksum, differences
 from labkit.amp.masters.groups import cut, flat_gradient, flatten
 from labkit.amp.masters.without_master import WeightRounding, store_all_rounded
+from labkit.findings import counted
 from labkit.formats.arguments import describe_value, require_kind
 
 # "params" and the optimizer's options for them, as torch.optim takes it
@@ -106,9 +107,12 @@ class Masters:
             ValueError: a parameter is not in `names`, or is in a group already.
         """
         if not isinstance(group, Mapping) or "params" not in group:
+            got = describe_value(group)
+            if isinstance(group, Mapping):
+                got = f"one with {', '.join(map(repr, group)) or 'no key'}"
             raise TypeError(
-                f"expected a group as a dict with 'params', got {describe_value(group)}. For "
-                "example: groups=[{'params': list(model.parameters())}]."
+                f"expected a group as a dict with 'params', got {got}. For example: "
+                "groups=[{'params': list(model.parameters())}]."
             )
         params = group["params"]
         listed: list[nn.Parameter] = [params] if isinstance(params, nn.Parameter) else list(params)
@@ -117,8 +121,9 @@ class Masters:
         foreign = [p for p in listed if p not in self.names]
         if foreign:
             raise ValueError(
-                f"expected groups of this model's parameters, got {len(foreign)} other tensors, "
-                f"the first of shape {tuple(foreign[0].shape)}. Take them from the model: "
+                "expected groups of this model's parameters, got "
+                f"{counted(len(foreign), 'other tensor')}, the first of shape "
+                f"{tuple(foreign[0].shape)}. Take them from the model: "
                 "list(model.head.parameters())."
             )
         weights = [p for p in listed if p.requires_grad]

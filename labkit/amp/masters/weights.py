@@ -161,9 +161,9 @@ class Weights(Masters):
         missing = [name for p, name in self.names.items() if p.requires_grad and p not in grouped]
         if missing:
             raise ValueError(
-                f"{len(missing)} trainable parameters are in no group, the first is "
-                f"{missing[0]!r}: they would get gradients and never be stepped. Add them to a "
-                "group, or freeze them: requires_grad_(False)."
+                f"expected each trainable parameter in a group, got {len(missing)} in none, the "
+                f"first is {missing[0]!r}. Such a parameter would get gradients and never be "
+                "stepped. Add it to a group, or freeze it: requires_grad_(False)."
             )
         require_fitting(self.optimizer, flat, self.optimizer_weights)
 

@@ -178,7 +178,6 @@ DEVICES = (
             r"bf16 is (?:only supported|not supported) (?:on|by|in) .{0,40}(?:gpu|device"
             r"|card|cuda)",
             r"bfloat16 is not supported on (?:this|your)",
-            r"type bf16 is not supported on your device",
             r"skipframe: bf16 is not supported",
         ),
         means=OLD_CARD,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from labkit.faults.messages.message import Message, any_of
-from labkit.faults.messages.remedies import (
-    ONE_PRECISION,
-)
+from labkit.faults.messages.remedies import ONE_PRECISION
 
 FRAMEWORKS = (
     Message(
@@ -19,7 +17,7 @@ FRAMEWORKS = (
     ),
     Message(
         words="FutureWarning: `torch.cuda.amp.GradScaler(args...)` is deprecated.",
-        pattern=r"cuda\.amp\.\w+\(args\.\.\.\) is deprecated|amp\.\w+\(args\.\.\.\) is deprecated",
+        pattern=r"amp\.\w+\(args\.\.\.\) is deprecated",
         means="The same class has another name now; nothing is wrong with the numbers.",
         next="Write torch.amp.GradScaler('cuda').",
         cards=("scaler_not_saved",),
@@ -543,7 +541,6 @@ FRAMEWORKS = (
             r"cannot import name \w+ from apex",
             r"no module named (?:apex|amp_c)\b",
             r"install apex",
-            r"please install apex",
             r"apex is not (?:installed|available)",
             r"amp_c fused kernels unavailable",
             r"fused unscale kernel is unavailable",

@@ -236,7 +236,6 @@ KERNELS = (
             r"(?:not (?:yet )?(?:implemented|supported) for|does(?:nt| not) support|not"
             r" intended to support) complex",
             r"complex inputs not supported",
-            r"is not supported for complex",
             r"is not implemented for tensors with non-complex",
             r"dtype complex<\w+> cant be safely cast",
             r"(?:input|bias|weight) type \(complex",

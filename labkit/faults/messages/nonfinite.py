@@ -22,7 +22,7 @@ NONFINITE = (
             r"(?:nan|nan/inf|inf/nan|nans?) (?:is |were |was )?(?:detected|found"
             r"|encountered|values? (?:detected|found)) in (?:\w+ )?(?:loss|output|grad"
             r"|layer|activation)",
-            r"detected nan",
+            r"detected nans?\b",
             r"gradients? (?:at index \d+ )?(?:is|are|contains?) nan",
             r"replaced \d+ nans?",
         ),

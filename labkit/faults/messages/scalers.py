@@ -373,7 +373,6 @@ SCALERS = (
             r"amp: skipping this batch",
             r"overflow within closure!",
             r"gradient overflow, skipping (?:update|step)",
-            r"\boverflow! skipping step",
             r"grad overflow on iteration",
             r"reducing dynamic loss scale from",
             r"detected overflow \S+ in tensor",

@@ -49,7 +49,6 @@ SYSTEMS = (
             r"all parameters in a bucket must have the same dtype",
             r"must have the same communication dtype",
             r"tensors? (?:list )?must (?:be of|have) the same (?:data ?)?type",
-            r"output tensor must have the same type as input",
             r"input tensor data type is not supported for nccl",
             r"detected mismatch between collectives",
             r"invalid scalar type",

@@ -91,7 +91,8 @@ def where(error: BaseException, filename: str) -> str:
         The line; "" if the error came from elsewhere.
     """
     if isinstance(error, SyntaxError):
-        return f"line {error.lineno}"
+        # a source with a null byte has an error without a line
+        return f"line {error.lineno}" if error.lineno is not None else ""
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == filename
     ]
@@ -126,6 +127,8 @@ def _snapshot(argument: object) -> object:
         return snapshot_of_tensor(argument)
     if is_array(argument):
         return argument.dtype, argument.shape, argument.tobytes()
+    if isinstance(argument, (set, bytearray)):
+        return copy.copy(argument)
     if isinstance(argument, dict):
         return {key: _snapshot(item) for key, item in argument.items()}
     if isinstance(argument, (list, tuple)):

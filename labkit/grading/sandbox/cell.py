@@ -23,8 +23,11 @@ def run_cell(source: str, name: str, namespace: dict[str, object]) -> str:
     """
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     try:
-        # A notebook, too, allows `await` outside of functions.
-        code = compile(source, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        # A notebook, too, allows `await` outside of functions. The cell must not inherit this
+        # module's `from __future__ import annotations`: its annotations would be texts.
+        code = compile(
+            source, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True
+        )
         result = eval(code, namespace)
         if inspect.iscoroutine(result):
             asyncio.run(result)

@@ -158,9 +158,9 @@ def _probed(runner: Runner, private: Sequence[Path], output: Path) -> tuple[str,
             ],
             "process_limit": runner.limits.processes,
         }
-        probe = Request(
-            "probe", [inspect.getsource(_probe)], "_probe", "_probe(paths)", [[packed((paths,))]]
-        )
+        # the annotations of `_probe` name Any
+        program = ["from typing import Any", inspect.getsource(_probe)]
+        probe = Request("probe", program, "_probe", "_probe(paths)", [[packed((paths,))]])
         limits = replace(runner.limits, seconds=max(20.0, runner.limits.seconds))
         (reply,) = runner.run([probe], limits).values()
     answer: object = None
@@ -205,8 +205,8 @@ def _memory_paths(process: int) -> list[str]:
 def _probe(paths: dict[str, Any]) -> list[str]:
     """Return the protections that hold, except "descendants".
 
-    Its source runs in the sandbox, so all that it needs, it imports inside. NAMES is not available
-    there either.
+    Its source runs in the sandbox, so all that its body needs, it imports inside. NAMES is not
+    available there either.
     """
     # A module that nothing has loaded so far: the import fails if the library is not visible.
     import colorsys

@@ -49,7 +49,9 @@ def limit_process(space: int, seconds: float, processes: int) -> None:
         import resource
 
         limits = {"CORE": 0, "FSIZE": space, "CPU": int(seconds), "AS": space, "NOFILE": 256}
-        for name, limit in (limits | ({"NPROC": processes} if processes else {})).items():
+        if processes:
+            limits["NPROC"] = processes
+        for name, limit in limits.items():
             with contextlib.suppress(AttributeError, OSError, ValueError):
                 resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (limit, limit))
 

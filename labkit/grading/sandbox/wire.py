@@ -11,6 +11,7 @@ ValueError.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from collections import Counter, OrderedDict, defaultdict
@@ -178,7 +179,9 @@ def _dump_scalar(value: object) -> Json:
     if is_numpy_scalar(value):
         value = value.item()
     if isinstance(value, Fraction) and type(value) is Fraction:
-        value = int(value) if value.denominator == 1 else value.numerator / value.denominator
+        # one beyond the range of a float has no form
+        with contextlib.suppress(OverflowError):
+            value = int(value) if value.denominator == 1 else value.numerator / value.denominator
     if isinstance(value, Decimal) and type(value) is Decimal and not value.is_snan():
         value = float(value)
     kind = type(value)

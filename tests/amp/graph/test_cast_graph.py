@@ -326,6 +326,12 @@ def test_explanation_before_the_graph_is_built_says_so() -> None:
         explain(Engine(nn.Linear(1, 1), SGD, RECIPES["O1 graph"]))
 
 
+@pytest.mark.parametrize("format", ["FP32", "E4M3"])
+def test_a_graph_of_casts_to_another_format_is_refused(format: str) -> None:
+    with pytest.raises(ValueError, match=f"format: expected FP16 or BF16, got {format}"):
+        CastGraph(nn.Linear(2, 2), format)
+
+
 def test_recipe_with_a_graph_needs_a_half_precision_autocast() -> None:
     for wrong in ({}, {"autocast": E4M3}, {"autocast": FP16, "gradient_format": BF16}):
         with pytest.raises(
