@@ -107,6 +107,7 @@ def read(path: str | Path) -> dict[str, Any]:
     Raises:
         ValueError: the file is not a bundle, or is damaged; the message says what it is instead.
         FileNotFoundError: the file does not exist.
+        PermissionError: the file may not be read.
     """
     if Path(path).is_dir():
         raise ValueError(
@@ -124,6 +125,8 @@ def read(path: str | Path) -> dict[str, Any]:
                 damaged = folders[0]
         if not damaged:
             bundle = torch.load(path, map_location="cpu", weights_only=True)
+    except PermissionError:
+        raise
     # errors on foreign files have no common type
     except Exception as error:
         name = type(error).__name__

@@ -198,8 +198,9 @@ def _imports(cells: Sequence[CodeCell], exercise: Exercise) -> Iterator[str]:
             names = []
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
-            if isinstance(node, ast.ImportFrom):
-                names = [node.module or ""]
+            # a relative import is of the lesson's own package
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names = [node.module]
             for name in names:
                 package = name.split(".")[0]
                 # labkit.grading is in the page, for `check` and `hint`

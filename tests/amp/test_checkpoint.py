@@ -280,6 +280,20 @@ def test_a_file_with_code_is_refused_and_runs_nothing(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
+def test_a_checkpoint_that_may_not_be_read_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save_checkpoint(tmp_path / "run.pt", engine_for(RECIPES["O2"]))
+
+    def refuse(*_: object) -> None:
+        raise PermissionError("expected a file of one's own")
+
+    # Root may read all files, so the refusal is planted.
+    monkeypatch.setattr("zipfile.ZipFile.__init__", refuse)
+    with pytest.raises(PermissionError):
+        read_checkpoint(path)
+
+
 def test_a_flipped_bit_that_changes_the_content_is_detected(tmp_path: Path) -> None:
     engine = engine_for(RECIPES["O2"])
     flipped = tmp_path / "flipped"
