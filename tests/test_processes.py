@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 
 import pytest
 
@@ -54,20 +55,36 @@ raise SystemExit(3)
 """
 
 
-def test_lines_are_answered_until_the_input_ends() -> None:
+@pytest.fixture
+def echo() -> Iterator[LineProcess]:
+    """A process of ECHO, which ends with the test."""
     process = LineProcess(program(ECHO))
+    yield process
+    process.end(limit())
+
+
+def test_lines_are_answered(echo: LineProcess) -> None:
     for word in ("one", "two"):
-        process.tell(word)
-        assert process.read_line(limit()) == f"heard {word}\n".encode()
-    process.end_input()
-    # Standard error is part of the lines.
-    assert process.read_line(limit()) == b"the end\n"
-    # The end is an empty line, in each further call.
-    assert process.read_line(limit()) == b""
-    assert process.read_line(limit()) == b""
-    assert process.end(limit()) == 3
-    process.wait(limit())
-    assert not process.running
+        echo.tell(word)
+        assert echo.read_line(limit()) == f"heard {word}\n".encode()
+
+
+def test_standard_error_is_part_of_the_lines(echo: LineProcess) -> None:
+    echo.end_input()
+    assert echo.read_line(limit()) == b"the end\n"
+
+
+def test_the_end_is_an_empty_line_in_each_further_call(echo: LineProcess) -> None:
+    echo.end_input()
+    echo.read_line(limit())
+    assert [echo.read_line(limit()) for _ in range(2)] == [b"", b""]
+
+
+def test_a_process_ends_with_its_status(echo: LineProcess) -> None:
+    echo.end_input()
+    assert echo.end(limit()) == 3
+    echo.wait(limit())
+    assert not echo.running
 
 
 def test_a_line_after_the_end_of_the_input_is_refused() -> None:

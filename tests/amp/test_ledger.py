@@ -52,13 +52,10 @@ def test_row_has_rule_and_reason(operands) -> None:
 
 def test_row_has_shape_and_dtypes(operands) -> None:
     matmul, exp = ledger(softmax_loss, *operands)[:2]
+    half, single = torch.float16, torch.float32
     assert matmul.shape == (8, 10)
-    assert matmul.input_dtypes == (torch.float32, torch.float32)
-    assert matmul.to == torch.float16
-    assert matmul.result == torch.float16
-    assert exp.input_dtypes == (torch.float16,)
-    assert exp.to == torch.float32
-    assert exp.result == torch.float32
+    assert (matmul.input_dtypes, matmul.to, matmul.result) == ((single, single), half, half)
+    assert (exp.input_dtypes, exp.to, exp.result) == ((half,), single, single)
 
 
 def test_rows_of_a_healthy_pass_report_no_problem(operands) -> None:
@@ -301,15 +298,11 @@ def test_random_state_stays_as_it_was(net_with_dropout) -> None:
 def test_ledger_ends_with_the_operation_that_fails() -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.ReLU())
     first, second, relu = ledger(net, torch.randn(2, 4), overrides={"linear 2": Rule.KEEP})
-    assert first.result == torch.float16
-    assert first.problem == ""
-    assert first.rule == Rule.ALLOW
-    assert second.key == "linear 2"
-    assert second.rule == Rule.KEEP
-    assert second.result is None
+    assert (first.rule, first.result, first.problem) == (Rule.ALLOW, torch.float16, "")
+    assert (second.key, second.rule, second.result) == ("linear 2", Rule.KEEP, None)
     assert "dtype" in second.problem
-    assert relu.result is None
-    assert relu.problem == ""
+    # It was not reached.
+    assert (relu.result, relu.problem) == (None, "")
 
 
 @pytest.fixture

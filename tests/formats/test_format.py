@@ -60,18 +60,23 @@ def test_worked_example_of_fp16():
     assert FP16.nan_code == 0x7E00
 
 
-def test_derived_numbers_equal_ml_dtypes_and_gfloat(dtype_of, gfloat_row):
-    for format in ALL:
-        info = gfloat_row(format)
-        assert format.max == info.max, format
-        assert format.smallest_subnormal == info.smallest, format
-        assert format.emax == math.frexp(info.max)[1] - 1, format
-        if format in FORMATS.values() and format is not TF32:
-            info = ml_dtypes.finfo(dtype_of(format))
-            assert format.bits == info.bits, format
-            for name in ("max", "smallest_normal", "smallest_subnormal"):
-                assert getattr(format, name) == float(getattr(info, name)), (format, name)
-            assert format.epsilon == float(info.eps), format
+@pytest.mark.parametrize("format", ALL, ids=lambda row: row.name)
+def test_derived_numbers_equal_those_of_gfloat(format, gfloat_row):
+    info = gfloat_row(format)
+    assert format.max == info.max
+    assert format.smallest_subnormal == info.smallest
+    assert format.emax == math.frexp(info.max)[1] - 1
+
+
+@pytest.mark.parametrize(
+    "format", [row for row in FORMATS.values() if row is not TF32], ids=lambda row: row.name
+)
+def test_derived_numbers_equal_those_of_ml_dtypes(format, dtype_of):
+    info = ml_dtypes.finfo(dtype_of(format))
+    assert format.bits == info.bits
+    for name in ("max", "smallest_normal", "smallest_subnormal"):
+        assert getattr(format, name) == float(getattr(info, name)), name
+    assert format.epsilon == float(info.eps)
 
 
 def test_a_custom_format_has_derived_numbers():
@@ -380,16 +385,31 @@ FLAT = Format("flat", exponent_bits=3, significand_bits=0, specials=E4M3.special
 DETERMINISTIC = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]
 
 
-def test_neighbours_at_one_and_at_the_ends():
+def test_neighbours_of_one_are_at_two_distances():
+    """The spacing of the binade below 1 is half as large."""
     assert next_up(1.0, FP16) == 1 + 2**-10
-    # The spacing of the binade below 1 is half as large.
     assert next_down(1.0, FP16) == 1 - 2**-11
+
+
+def test_the_smallest_numbers_are_the_neighbours_of_zero():
     assert next_up([0.0, -0.0], FP16).tolist() == [2**-24, 2**-24]
     assert np.signbit(next_up(-(2.0**-24), FP16))
+
+
+def test_infinity_is_the_neighbour_of_the_largest_number():
     assert next_up([65504, np.inf, -np.inf], FP16).tolist() == [np.inf, np.inf, -65504]
+
+
+def test_nan_is_the_neighbour_where_a_format_has_no_infinity():
     assert np.isnan(next_up([448.0, np.nan], E4M3)).all()
-    assert next_up([6.0, -6.0], E2M1).tolist() == [6, -4]
     assert np.isnan(next_down(2.0**-127, E8M0))
+
+
+def test_the_largest_number_is_its_own_neighbour_in_a_format_of_numbers_only():
+    assert next_up([6.0, -6.0], E2M1).tolist() == [6, -4]
+
+
+def test_a_number_that_a_format_lacks_has_no_neighbour():
     with pytest.raises(ValueError, match="is not a value of FP16"):
         next_up(0.1, FP16)
 

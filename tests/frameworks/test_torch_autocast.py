@@ -96,26 +96,35 @@ def test_a_composite_of_empty_tensors_is_torchs(call):
     torch.testing.assert_close(result, expected, equal_nan=True, check_dtype=False)
 
 
-def test_cross_entropy_rounds_as_torch_on_a_gpu():
+class TestCrossEntropy:
     """torch calls log_softmax with the dtype of the logits, which its autocast respects."""
-    logits = 8 * torch.randn(64, 10, generator=torch.Generator().manual_seed(0)).half()
-    classes = torch.arange(64) % 10
-    with fp16():
-        loss = F.cross_entropy(logits, classes)
-        by_module = nn.CrossEntropyLoss()(logits, classes)
-    with amp.autocast():
-        exact = F.cross_entropy(logits, classes)
-    assert loss.dtype == torch.float32
-    assert exact.dtype == torch.float32
-    assert torch.equal(loss, F.nll_loss(F.log_softmax(logits, 1).float(), classes))
-    assert torch.equal(exact, F.cross_entropy(logits.float(), classes))
-    assert torch.equal(loss, by_module)
-    assert not torch.equal(loss, exact)
-    # FP32 logits, or a registered rule, avoid the rounding.
-    with fp16():
-        assert torch.equal(F.cross_entropy(logits.float(), classes), exact)
-        with amp.float_function("cross_entropy"):
-            assert torch.equal(F.cross_entropy(logits, classes), exact)
+
+    LOGITS = 8 * torch.randn(64, 10, generator=torch.Generator().manual_seed(0)).half()
+    CLASSES = torch.arange(64) % 10
+    EXACT = F.cross_entropy(LOGITS.float(), CLASSES)
+
+    @pytest.mark.parametrize("loss", [F.cross_entropy, nn.CrossEntropyLoss()])
+    def test_its_logarithms_are_rounded_as_by_torch_on_a_gpu(self, loss):
+        with fp16():
+            found = loss(self.LOGITS, self.CLASSES)
+        logarithms = F.log_softmax(self.LOGITS, 1)
+        assert logarithms.dtype == torch.float16
+        expected = F.nll_loss(logarithms.float(), self.CLASSES)
+        assert found.dtype == torch.float32
+        assert torch.equal(found, expected)
+        assert not torch.equal(found, self.EXACT)
+
+    def test_autocast_of_the_engine_rounds_none(self):
+        with amp.autocast():
+            assert torch.equal(F.cross_entropy(self.LOGITS, self.CLASSES), self.EXACT)
+
+    def test_fp32_logits_are_not_rounded(self):
+        with fp16():
+            assert torch.equal(F.cross_entropy(self.LOGITS.float(), self.CLASSES), self.EXACT)
+
+    def test_a_registered_rule_avoids_the_rounding(self):
+        with fp16(), amp.float_function("cross_entropy"):
+            assert torch.equal(F.cross_entropy(self.LOGITS, self.CLASSES), self.EXACT)
 
 
 def test_cross_entropy_of_fp32_logits_is_torchs():
@@ -220,15 +229,24 @@ def test_unsupported_dtype_or_device_warns_and_disables(monkeypatch):
 
 def test_a_region_ends_inside_of_another_one():
     with fp16():
-        assert is_autocast_enabled("cpu")
-        assert not is_autocast_enabled("cuda")
-        assert not torch.is_autocast_enabled("cpu"), "a region of torch was opened"
         with autocast("cpu", enabled=False):
-            assert not is_autocast_enabled("cpu")
             with autocast("cpu", torch.bfloat16):
                 assert (A @ B).dtype == torch.bfloat16
             assert (A @ B).dtype == torch.float32
         assert (A @ B).dtype == torch.float16
+
+
+def test_a_region_is_enabled_for_its_device():
+    with fp16():
+        assert is_autocast_enabled("cpu")
+        assert not is_autocast_enabled("cuda")
+        with autocast("cpu", enabled=False):
+            assert not is_autocast_enabled("cpu")
+
+
+def test_a_region_opens_none_of_torch():
+    with fp16():
+        assert not torch.is_autocast_enabled("cpu")
 
 
 def test_a_region_that_is_entered_twice_ends_after_an_error():
@@ -371,18 +389,23 @@ def test_disabled_region_changes_nothing(monkeypatch):
     assert opened == ["cpu"]
 
 
-def test_earlier_spelling_has_torchs_arguments():
-    for name in ("autocast", "GradScaler", "custom_fwd", "custom_bwd"):
-        ours, theirs = (
-            inspect.signature(getattr(module, name)).parameters
-            for module in (torch_cuda_amp, torch.cuda.amp)
-        )
-        for one, other in zip(ours.values(), theirs.values(), strict=True):
-            assert one.name == other.name, name
-            assert one.kind == other.kind, name
-            assert one.default == other.default, name
+@pytest.mark.parametrize("name", ["autocast", "GradScaler", "custom_fwd", "custom_bwd"])
+def test_earlier_spelling_has_torchs_arguments(name):
+    ours, theirs = (
+        inspect.signature(getattr(module, name)).parameters.values()
+        for module in (torch_cuda_amp, torch.cuda.amp)
+    )
+    assert [(one.name, one.kind, one.default) for one in ours] == [
+        (other.name, other.kind, other.default) for other in theirs
+    ]
+
+
+def test_a_scaler_of_the_earlier_spelling_is_enabled():
     scaler = torch_cuda_amp.GradScaler(init_scale=8.0)
     assert scaler.is_enabled()
     assert scaler.scale(torch.ones(())).item() == 8.0
+
+
+def test_a_region_of_the_earlier_spelling_casts():
     with torch_cuda_amp.autocast(dtype=torch.bfloat16):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.bfloat16

@@ -153,22 +153,37 @@ def test_scaler_without_cuda_warns_and_is_disabled(make, monkeypatch):
     assert seen[0].filename == __file__
 
 
-def test_disabled_scaler_changes_nothing(make_scaler):
+class TestDisabled:
     """Claim C52: enabled=False is a no-op, so one loop trains with and without a loss scale."""
-    scaler = make_scaler(enabled=False, init_scale=4.0)
-    weight, optimizer = weight_and_optimizer(math.inf)
-    loss = weight.sum()
-    assert scaler.scale(loss) is loss
-    scaler.unscale_(optimizer)
-    assert weight.grad.item() == math.inf, "a gradient was changed"
-    scaler.step(optimizer)
-    assert weight.item() == -math.inf, "a step with inf was not taken"
-    scaler.update()
-    scaler.load_state_dict({"nonsense": 1})
-    assert scaler.get_scale() == 1.0
-    assert scaler._get_growth_tracker() == 0
-    assert scaler.state_dict() == {}
-    assert not pickle.loads(pickle.dumps(scaler)).is_enabled()
+
+    @pytest.fixture
+    def scaler(self, make_scaler):
+        return make_scaler(enabled=False, init_scale=4.0)
+
+    def test_a_loss_is_not_scaled(self, scaler):
+        loss = torch.ones(())
+        assert scaler.scale(loss) is loss
+
+    def test_a_gradient_is_not_unscaled(self, scaler):
+        weight, optimizer = weight_and_optimizer(math.inf)
+        scaler.unscale_(optimizer)
+        assert weight.grad.item() == math.inf
+
+    def test_a_step_with_inf_is_taken(self, scaler):
+        weight, optimizer = weight_and_optimizer(math.inf)
+        scaler.step(optimizer)
+        scaler.update()
+        assert weight.item() == -math.inf
+
+    def test_the_scale_is_1(self, scaler):
+        assert (scaler.get_scale(), scaler._get_growth_tracker()) == (1.0, 0)
+
+    def test_it_has_and_loads_no_state(self, scaler):
+        scaler.load_state_dict({"nonsense": 1})
+        assert scaler.state_dict() == {}
+
+    def test_a_copy_is_disabled(self, scaler):
+        assert not pickle.loads(pickle.dumps(scaler)).is_enabled()
 
 
 class Returning(torch.optim.SGD):

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -169,16 +170,33 @@ def test_a_first_step_that_is_skipped_hides_no_memory() -> None:
     )
 
 
-def test_feedback_says_what_the_run_did() -> None:
-    grade = check("project.digits", lambda seeds: RECIPES["FP32"])
-    assert "16 bytes a weight: 4 weights + 4 gradients + 8 optimizer state" in str(grade)
-    assert "all of it is computed in FP32" in str(grade)
-    assert "it keeps at most 8 bytes a weight" in grade.reason
-    assert grade.mistake is not None
-    assert grade.mistake.name == "FP32 between steps"
+@pytest.fixture(scope="module")
+def in_fp32() -> Grade:
+    """The grade of a recipe that keeps everything in FP32."""
+    return check("project.digits", lambda seeds: RECIPES["FP32"])
+
+
+def test_feedback_counts_the_bytes_of_a_weight(in_fp32: Grade) -> None:
+    assert "16 bytes a weight: 4 weights + 4 gradients + 8 optimizer state" in str(in_fp32)
+    assert "it keeps at most 8 bytes a weight" in in_fp32.reason
+
+
+def test_feedback_states_the_format_of_the_run(in_fp32: Grade) -> None:
+    assert "all of it is computed in FP32" in str(in_fp32)
+
+
+def test_feedback_names_the_mistake(in_fp32: Grade) -> None:
+    assert in_fp32.mistake is not None
+    assert in_fp32.mistake.name == "FP32 between steps"
+
+
+def test_feedback_compares_the_metric_with_fp32() -> None:
     in_autocast = check("project.targets", lambda seeds: RECIPES["FP16 static"])
     assert "as good: " in str(in_autocast)
-    # small gradients need no scale
+
+
+def test_a_recipe_of_bf16_alone_earns_everything() -> None:
+    """Small gradients need no scale."""
     pure = Recipe("pure BF16", model=BF16, master_weights=False, optimizer=BF16)
     grade = check("project.targets", lambda seeds: pure)
     assert all(verdict.passed for verdict in grade.verdicts)
@@ -203,9 +221,12 @@ def graded(recipe: Recipe) -> Grade:
     return check("project.digits", lambda seeds: recipe)
 
 
-def test_points_come_first_and_then_bytes(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A board with four entries, of which two are equal."""
     pure = EXERCISES["project.digits"].reference(VISIBLE)
     assert isinstance(pure, Recipe)
+    folder = tmp_path_factory.mktemp("board")
     entries = (
         ("Grace", RECIPES["FP16 no master"]),
         ("Ada", pure),
@@ -213,17 +234,33 @@ def test_points_come_first_and_then_bytes(tmp_path: Path) -> None:
         ("Mary", pure),
     )
     for name, recipe in entries:
-        enter(tmp_path, name, [graded(recipe)])
-    board = show(tmp_path)
+        enter(folder, name, [graded(recipe)])
+    return show(folder)
+
+
+def test_entries_are_ordered_by_points(board: Any) -> None:
     assert [entrant.name for entrant in board.entrants] == ["Ada", "Mary", "Grace", "Alan"]
-    assert board.places == (1, 1, 3, 4)
     assert [entrant.points for entrant in board.entrants] == [6, 6, 4, 1]
+
+
+def test_equal_entries_share_a_place(board: Any) -> None:
+    assert board.places == (1, 1, 3, 4)
+
+
+def test_entries_have_their_bytes(board: Any) -> None:
     weights = sum(p.numel() for p in PROJECT_TASKS["digits"].make_model().parameters())
     assert [round(entrant.bytes / weights) for entrant in board.entrants] == [8, 8, 12, 16]
+
+
+def test_a_board_is_shown_as_text_and_as_html(board: Any) -> None:
     assert "6 of 8" in str(board)
     assert "<td>Grace</td>" in board._repr_html_()
-    assert str(show(tmp_path / "nowhere")) == "This board has no entries yet."
-    assert "no entries yet" in show(tmp_path / "nowhere")._repr_html_()
+
+
+def test_a_board_without_entries_says_so(tmp_path: Path) -> None:
+    empty = show(tmp_path / "nowhere")
+    assert str(empty) == "This board has no entries yet."
+    assert "no entries yet" in empty._repr_html_()
 
 
 def test_entering_again_replaces_the_first_entry(tmp_path: Path) -> None:

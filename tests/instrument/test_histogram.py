@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -130,21 +131,37 @@ def test_sparse_tensor_is_refused_with_a_remedy() -> None:
     assert h.zeros == 0
 
 
-def test_invalid_inputs_of_histograms_are_refused() -> None:
-    with pytest.raises(TypeError, match="got ndarray"):
-        exponent_histogram(np.ones(3))
-    with pytest.raises(TypeError, match="expected FP16, BF16 or FP32"):
-        exponent_histogram(torch.zeros(3, dtype=torch.float64))
-    with pytest.raises(TypeError, match="view_as_real"):
-        exponent_histogram(torch.zeros(3, dtype=torch.complex64))
-    for no_binades in (0.5, math.nan, math.inf):
-        with pytest.raises(TypeError, match="whole binades"):
-            shift(exponent_histogram(torch.ones(1)), no_binades)
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        (np.ones(3), "got ndarray"),
+        (torch.zeros(3, dtype=torch.float64), "expected FP16, BF16 or FP32"),
+        (torch.zeros(3, dtype=torch.complex64), "view_as_real"),
+    ],
+)
+def test_numbers_of_another_type_have_no_histogram(numbers: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        exponent_histogram(numbers)
+
+
+def test_a_tensor_without_elements_has_an_empty_histogram() -> None:
+    assert exponent_histogram(torch.empty(0)).total == 0
+
+
+@pytest.mark.parametrize("binades", [0.5, math.nan, math.inf])
+def test_a_shift_by_a_part_of_a_binade_is_refused(binades: float) -> None:
+    with pytest.raises(TypeError, match="whole binades"):
+        shift(exponent_histogram(torch.ones(1)), binades)
+
+
+def test_no_histograms_are_not_merged() -> None:
     with pytest.raises(ValueError, match="at least one"):
         merge([])
+
+
+def test_tensors_are_not_merged() -> None:
     with pytest.raises(TypeError, match="a histogram: expected an ExponentHistogram, got a Tensor"):
         merge([torch.ones(3)])
-    assert exponent_histogram(torch.empty(0)).total == 0
 
 
 # The fate of a histogram's numbers in a format

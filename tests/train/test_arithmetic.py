@@ -21,7 +21,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from labkit.amp import RECIPES, Recipe
 from labkit.formats import FP16
 from labkit.records import arithmetic_settings, versions
-from labkit.train import TASKS, Place, TrainingRun, compare, load, one_thread, train, watch_step
+from labkit.train import (
+    TASKS,
+    Comparison,
+    Place,
+    TrainingRun,
+    compare,
+    load,
+    one_thread,
+    train,
+    watch_step,
+)
 from labkit.train.determinism import preserve_rng, seeded_rng
 from labkit.widgets import CastPasses
 
@@ -208,20 +218,39 @@ def test_a_record_of_a_gpu_has_cuda_cudnn_driver_and_flags(
     assert "driver" not in versions(gpu)
 
 
-def test_runs_of_different_provenance_are_named(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    """Runs of three recipes on this machine."""
     recipes = [RECIPES[name] for name in ("FP32", "TF32", "O1")]
-    found = compare(CNN, recipes, seeds=(0, 1), folder=tmp_path, workers=1)
-    assert found.differing_provenance() == {}
-    # TF32 computes in TF32 by its recipe, which is not a difference of provenance.
-    assert "differ in how they were made" not in str(found)
-    first, *others = [record for record in found.records if record.recipe != "TF32"]
-    switched = replace(first, arithmetic=first.arithmetic | {"FP32 conv": "tf32"})
-    wrong = replace(switched, versions={**first.versions, "torch": "2"})
-    changed = replace(found, records=(wrong, *others))
+    folder = tmp_path_factory.mktemp("runs")
+    return compare(CNN, recipes, seeds=(0, 1), folder=folder, workers=1)
+
+
+def with_first(comparison: Comparison, **changes: Any) -> Comparison:
+    """Return a comparison, without TF32, whose first record has these fields."""
+    first, *others = [record for record in comparison.records if record.recipe != "TF32"]
+    return replace(comparison, records=(replace(first, **changes), *others))
+
+
+def test_a_recipe_in_tf32_is_no_difference_of_provenance(compared: Comparison) -> None:
+    assert compared.differing_provenance() == {}
+    assert "differ in how they were made" not in str(compared)
+
+
+def test_runs_of_different_provenance_are_named(compared: Comparison) -> None:
+    first = compared.records[0]
+    changed = with_first(
+        compared,
+        arithmetic=first.arithmetic | {"FP32 conv": "tf32"},
+        versions={**first.versions, "torch": "2"},
+    )
     assert set(changed.differing_provenance()) == {"FP32 conv", "torch"}
     assert "these runs differ in how they were made" in str(changed)
     assert "FP32 conv: tf32 (FP32 seed 0); ieee (O1 seed 0, FP32 seed 1, O1 seed 1)" in str(changed)
-    unknown = replace(found, records=(replace(first, arithmetic={}), *others))
+
+
+def test_a_run_of_unknown_provenance_is_named(compared: Comparison) -> None:
+    unknown = with_first(compared, arithmetic={})
     assert list(unknown.differing_provenance()) == ["torch settings"]
 
 
