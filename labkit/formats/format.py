@@ -45,6 +45,7 @@ class Format:
             (E8M0).
 
     Raises:
+        TypeError: `specials` is not one of `Specials`.
         ValueError: the widths are invalid, or float64 does not represent all values.
 
     >>> mine = Format("mine", exponent_bits=4, significand_bits=7)
@@ -62,6 +63,11 @@ class Format:
     def __post_init__(self) -> None:
         self._check_width("exponent_bits", self.exponent_bits, 2, 11)
         self._check_width("significand_bits", self.significand_bits, 0, 52)
+        if not isinstance(self.specials, Specials):
+            raise TypeError(
+                f"format {self.name!r}: expected specials to be one of Specials.IEEE, Specials.FN "
+                f"and Specials.NONE, got {self.specials!r}"
+            )
         if self.specials is Specials.IEEE and self.significand_bits == 0:
             raise ValueError(
                 f"format {self.name!r}: infinity and NaN differ in the significand, which needs 1 "

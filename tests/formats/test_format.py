@@ -116,6 +116,11 @@ def test_impossible_formats_are_refused(exponent_bits, significand_bits, special
         Format("odd", exponent_bits, significand_bits, specials)
 
 
+def test_specials_by_name_are_refused():
+    with pytest.raises(TypeError, match=r"expected specials to be one of .*, got 'FN'"):
+        Format("odd", 4, 3, "FN")
+
+
 def test_a_format_without_a_zero_needs_a_nan():
     with pytest.raises(ValueError, match="needs a NaN"):
         Format("odd", 8, 0, Specials.NONE, has_zero=False)

@@ -145,8 +145,14 @@ def test_stochastic_rounding_compares_with_the_fraction():
 
 
 def test_random_bits_that_do_not_fit_are_refused():
-    for bits in (None, [1], [0.5, 0.5], [-1, 0], [2**32, 0]):
-        with pytest.raises(ValueError, match="random_bits"):
+    for bits, got in (
+        (None, "None"),
+        ([1], r"shape \(1,\)"),
+        ([0.5, 0.5], "an array of float64"),
+        ([-1, 0], "a number outside this range"),
+        ([2**32, 0], "a number outside this range"),
+    ):
+        with pytest.raises(ValueError, match=rf"random_bits: expected .*, got {got}\. For"):
             round_to([1.0, 2.0], FP16, Rounding.STOCHASTIC, random_bits=bits)
     with pytest.raises(ValueError, match="random_bits"):
         round_to([1.0, 2.0], FP16, random_bits=[1, 2])
