@@ -160,7 +160,8 @@ def rounds_once(
     in_place = name.endswith("_") and not name.endswith("__")
     if in_place:
         # the upcast copy was changed; its original is the result
-        return args[0].copy_(rounded)
+        original: Tensor = args[0] if args else kwargs["input"]
+        return original.copy_(rounded)
     return rounded
 
 

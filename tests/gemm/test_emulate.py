@@ -428,6 +428,7 @@ def test_a_spec_gives_the_row_of_other_operands() -> None:
     assert list(SPECS) == list(PAPER)
     assert all(row.operands == FP16 for row in SPECS.values())
     assert SPECS["H100"].for_operands(E4M3) == SPECS["H100"].for_operands(BF16).for_operands(E4M3)
+    assert SPECS["H100"].for_operands("E4M3", "E5M2") == SPECS["H100"].for_operands(E4M3, E5M2)
     with pytest.raises(ValueError, match="V100 Tensor Cores take FP16 operands; asked for BF16"):
         SPECS["V100"].for_operands(BF16)
     assert SPECS["A100"].results == (FP32, FP16)

@@ -432,6 +432,14 @@ def test_an_operation_in_place_returns_its_argument() -> None:
         assert torch.equal(argument, x) == (not inplace)
 
 
+def test_an_operation_in_place_takes_its_argument_by_name() -> None:
+    argument = torch.tensor([1.5, 2.7]).half()
+    with half_storage("cpu"):
+        returned = torch.round_(input=argument)
+    assert returned is argument
+    assert argument.tolist() == [2.0, 3.0]
+
+
 def test_operations_that_a_gpu_refuses_are_refused() -> None:
     """There are no complex numbers of BF16, and neither CUDA nor a CPU inverts matrices in FP16.
 
