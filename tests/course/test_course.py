@@ -107,6 +107,12 @@ def test_cells_are_those_that_jupytext_reads(lesson: Lesson) -> None:
     assert [(cell.cell_type, cell.source, cell.metadata) for cell in cells_of(text)] == expected
 
 
+def test_metadata_without_quotes_are_named_with_their_cell() -> None:
+    head = re.escape("`# %% tags=[exercise-a.b]`")
+    with pytest.raises(CourseError, match=f"{head}: expected JSON for 'tags'"):
+        cells_of("# %% tags=[exercise-a.b]\n1 + 1\n")
+
+
 @each_lesson
 def test_examples_in_modules_of_a_lesson_are_right(lesson: Lesson) -> None:
     for module in pkgutil.iter_modules([str(lesson.folder)]):
