@@ -106,6 +106,21 @@ def test_a_grid_can_be_stopped_and_runs_no_pair_twice(tmp_path: Path) -> None:
     assert [record.seed for record in finished] == [0, 1]
 
 
+def test_a_grid_that_is_stopped_at_once_trains_nothing(tmp_path: Path) -> None:
+    for workers in (1, 2):
+        begun: list[int] = []
+        records = train_grid(
+            SHORT,
+            [FP32],
+            range(3),
+            tmp_path,
+            workers=workers,
+            begins=lambda task, recipe, seed, begun=begun: begun.append(seed),
+            stop=lambda: True,
+        )
+        assert (records, begun) == ([], []), workers
+
+
 def test_invalid_grids_are_refused_before_they_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="different recipes, got 'FP32' and 'FP32'"):
         train_grid(SHORT, [FP32, replace(O1, name="FP32")], [0], tmp_path, workers=1)
