@@ -511,7 +511,7 @@ def test_invalid_uses_of_progress_are_refused(tmp_path, capsys):
     assert "cannot be written (No such file or directory)" in capsys.readouterr().err
     for other in ("--passport", "--read"):
         assert cli.main([*words, str(tmp_path / "p"), other, str(tmp_path / "q")]) == 2
-        assert "--progress is of parts" in capsys.readouterr().err
+        assert "--progress reports on parts" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

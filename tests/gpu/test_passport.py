@@ -27,7 +27,7 @@ from labkit.gpu.job import Job
 from labkit.gpu.measure import ulps_apart
 from labkit.gpu.passport.probes import REFUSALS, reason_of
 from labkit.gpu.passport.read import KINDS
-from labkit.gpu.worker import Item, Kind, WorkerProcess, answer
+from labkit.gpu.worker import Item, Kind, WorkerProcess, answer, without_folders
 from labkit.train import TASKS
 from tests.slowness import slowness
 
@@ -555,3 +555,9 @@ def test_a_passport_of_the_simulated_t4(simulated_gpu: Any, file: Path) -> None:
     assert "LSTM, packed: the numbers differ" in passport.report(passport.read_file(file))
     # The simulated card has no driver that could execute PTX.
     assert lines[CAPTURED]["outcome"] == "failed"
+
+
+def test_only_the_home_folder_itself_becomes_a_tilde(monkeypatch) -> None:
+    monkeypatch.setattr(Path, "home", lambda: Path("/home/ann"))
+    assert without_folders("/home/ann/train.py") == "~/train.py"
+    assert without_folders("/home/anna/train.py") == "/home/anna/train.py"
