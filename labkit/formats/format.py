@@ -42,7 +42,7 @@ class Format:
         specials: which codes are infinities and NaNs.
         signed: False if there is no sign bit, and nothing below zero.
         has_zero: False if exponent field 0 is a normal number, without zero and subnormals
-            (E8M0).
+            (E8M0); only in an unsigned format.
 
     Raises:
         TypeError: `specials` is not one of `Specials`.
@@ -77,6 +77,11 @@ class Format:
             raise ValueError(
                 f"format {self.name!r}: without a sign or a zero it needs a NaN for numbers that "
                 "it cannot represent, and has no infinities. Give specials=Specials.FN."
+            )
+        if self.signed and not self.has_zero:
+            raise ValueError(
+                f"format {self.name!r}: expected a sign and a zero, or a zero alone, or neither as "
+                "in E8M0, got a sign without a zero. Give signed=False."
             )
         # 1023 is float64's largest exponent
         if self.emax > 1023:

@@ -126,6 +126,11 @@ def test_a_format_without_a_zero_needs_a_nan():
         Format("odd", 8, 0, Specials.NONE, has_zero=False)
 
 
+def test_a_format_with_a_sign_needs_a_zero():
+    with pytest.raises(ValueError, match=r"got a sign without a zero\. Give signed=False"):
+        Format("odd", 8, 0, Specials.FN, has_zero=False)
+
+
 @pytest.mark.parametrize(
     ("outer", "inner", "held"),
     [
@@ -446,7 +451,8 @@ def test_worked_example_of_rounding_intervals():
 
 
 def test_ends_of_a_rounding_interval_round_as_stated():
-    for format, rounding, overflow in product([*SMALL, FLAT], DETERMINISTIC, Overflow):
+    zeroless = Format("zeroless", 3, 2, Specials.FN, signed=False, has_zero=False)
+    for format, rounding, overflow in product([*SMALL, FLAT, zeroless], DETERMINISTIC, Overflow):
         codes = np.arange(format.codes)
         codes = codes[~np.isnan(decode(codes, format))]
         value = decode(codes, format)
