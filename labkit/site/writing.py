@@ -15,11 +15,12 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from html import escape
+from html import escape, unescape
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import unquote
 
 from labkit.records import write_atomic
 from labkit.records.templates import markup, render
@@ -40,7 +41,10 @@ MAP_ROW = re.compile(
     r" \| (?P<minutes>\w*) \| (?P<summary>.*) \|$",
     re.M,
 )
-PAGE_LINK = re.compile(r'<a href="(?P<page>\w+\.html)(?:#[^"]*)?"[^>]*>(?P<text>.*?)</a>', re.S)
+# A link to a page in the same folder.
+PAGE_LINK = re.compile(
+    r'<a href="(?P<page>[^"/:#?]+\.html)(?:#[^"]*)?"[^>]*>(?P<text>.*?)</a>', re.S
+)
 # The sources that a page may load from: its own server, or files beside its own.
 OWN = "'self' file:"
 POLICY = (
@@ -238,7 +242,9 @@ def _live_links(body: str, names: Collection[str]) -> str:
     """
 
     def link_or_text(found: re.Match[str]) -> str:
-        return found[0] if found["page"] in names else found["text"]
+        # In an address, characters such as blanks are escaped, and so is & in HTML.
+        page = unquote(unescape(found["page"]))
+        return found[0] if page in names else found["text"]
 
     return PAGE_LINK.sub(link_or_text, body)
 

@@ -119,6 +119,20 @@ def test_a_page_links_to_no_lesson_that_was_not_written(tmp_path: Path) -> None:
     assert "Later" in page
 
 
+def test_links_between_notebooks_lead_to_pages_whatever_their_names(tmp_path: Path) -> None:
+    links = "[a](my-notes.ipynb) [b](my%20notes.ipynb#x) [c](no-page.ipynb) [d](//x.org/a.ipynb)"
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(links, id="links")])
+    write_site(tmp_path / "site", {"my-notes": notebook, "my notes": notebook})
+    page = (tmp_path / "site" / "my notes.html").read_text(encoding="utf-8")
+    for link in (
+        '<a href="my-notes.html">a</a>',
+        '<a href="my%20notes.html#x">b</a>',
+        '<a href="//x.org/a.ipynb">d</a>',
+    ):
+        assert link in page
+    assert "no-page" not in page
+
+
 @pytest.fixture(scope="session")
 def served(site: Path) -> Iterator[str]:
     """The address of a plain web server of the site."""
