@@ -120,7 +120,7 @@ def accumulate(
     C: Tensor | None = None,
     accumulator: AnyAccumulator = EXACT,
     out: FormatLike = FP32,
-    operands: tuple[Format, Format] | None = None,
+    operands: tuple[FormatLike, FormatLike] | None = None,
 ) -> Tensor:
     """Return D[..., m, n] = A[..., m, k] @ B[..., k, n] + C[..., m, n], computed by an accumulator.
 
@@ -151,7 +151,10 @@ def accumulate(
     if C is not None:
         require_kind(C, Tensor, "C", "Pass None for zeros")
     out = as_format(out, "out")
-    formats = operands or (format_of(A.dtype), format_of(B.dtype))
+    formats = (format_of(A.dtype), format_of(B.dtype))
+    if operands is not None:
+        of_a, of_b = operands
+        formats = (as_format(of_a, "operands"), as_format(of_b, "operands"))
     accumulator = as_accumulator(accumulator)
     if isinstance(accumulator, MmaSpec):
         return _store(emulate(A, B, C, instruction_for(accumulator, *formats)), out)

@@ -284,6 +284,12 @@ def test_sums_are_refused_in_a_format_that_is_not_computed() -> None:
         Accumulator("wide", SumOrder.EXACT, FP32)
 
 
+def test_the_formats_of_operands_may_be_named() -> None:
+    fp32 = torch.tensor([[1.0, 2.0]])
+    named = accumulate(fp32, fp32.T, accumulator="A100", operands=("BF16", torch.bfloat16))
+    assert torch.equal(named, accumulate(fp32, fp32.T, None, SPECS["A100"], FP32, (BF16, BF16)))
+
+
 def test_an_instruction_of_other_operands_keeps_the_result() -> None:
     halves = replace(SPECS["Ada"], result=FP16)
     assert instruction_for(halves, E4M3).result == FP16
