@@ -20,7 +20,7 @@ from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from labkit.records import write_atomic
 from labkit.records.templates import markup, render
@@ -351,13 +351,15 @@ def _index(
         if f"{page.name}.html" == GLOSSARY:
             continue
         minutes, summary = course.get(page.name, ("", ""))
+        # as encodeURIComponent of JavaScript, by which site.js names a page
+        address = quote(page.name, safe="!*'()")
         rows.append(
             {
-                "name": page.name,
+                "address": address,
                 "title": markup(page.title),
                 "minutes": minutes,
                 "summary": summary,
-                "questions": [f"{page.name}/{key}" for key in page.parts.questions],
+                "questions": [f"{address}/{key}" for key in page.parts.questions],
                 "exercises": page.parts.exercises,
             }
         )

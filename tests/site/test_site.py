@@ -298,6 +298,19 @@ def test_the_index_counts_answers_until_they_are_forgotten(served: str, browser:
         assert progress.inner_text() == "0 of 2 questions answered"
 
 
+def test_the_index_counts_answers_on_a_page_of_any_name(
+    tmp_path: Path, browser: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LabWidget, "for_pages", True)
+    notebook = nbformat.v4.new_notebook(cells=[displayed("choice")])
+    write_site(tmp_path, {"my notes, 100% #1": notebook})
+    with visit(browser, (tmp_path / "index.html").as_uri()) as page:
+        page.get_by_role("link", name="my notes").click()
+        answer_wrongly(page).wait_for()
+        page.get_by_role("link", name="All lessons").click()
+        assert page.locator(".site-progress").inner_text() == "1 of 1 questions answered"
+
+
 def test_a_chosen_theme_replaces_the_systems_and_stays(served: str, browser: Any) -> None:
     with visit(browser, f"{served}/index.html", color_scheme="dark") as page:
         body = page.locator("body")
