@@ -111,6 +111,8 @@ def test_an_old_python_is_refused_in_a_sentence(monkeypatch):
         ("grade . --csv g.csv --late 10", "--late is a deduction after the deadline"),
         ("grade . --csv g.csv --late-cap -1", "--late-cap: expected 0 to 100 percent, got -1"),
         ("grade . --csv g.csv --grace nan", "--grace: expected minutes from 0 on, got nan"),
+        ("gpu --seconds nan", "expected a number of seconds above 0, got 'nan'"),
+        ("gpu --seconds soon", "expected a number of seconds above 0, got 'soon'"),
         ("restore --folder missing", "there is no folder missing"),
         ("restore scaling.advance --write", "expected EXERCISE, whose answer is printed, or"),
         ("site --widgets w --serve", "--serve is for pages: expected a folder for them"),
