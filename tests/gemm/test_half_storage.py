@@ -274,6 +274,15 @@ def test_layer_of_one_feature_has_all_its_gradients() -> None:
         ), kind
 
 
+def test_a_sequence_without_steps_is_refused_as_by_torch() -> None:
+    layer = nn.GRU(3, 4).half()
+    empty = torch.zeros(0, 2, 3).half()
+    with pytest.raises(RuntimeError, match="sequence length to be larger than 0"):
+        layer(empty)
+    with half_storage("cpu"), pytest.raises(RuntimeError, match="one step or more"):
+        layer(empty)
+
+
 def test_second_derivative_of_a_recurrent_layer_is_refused() -> None:
     for kind in CELLS:
         layer = kind(1, 1).half()
