@@ -222,6 +222,8 @@ def _contents(
 def _replace_files(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Write a site's files and its list of them; delete what only the former site had."""
     former = _former_files(folder)
+    # first all names, so that a call after one that was interrupted knows what it has written
+    _write_list(folder, {*former, *contents})
     for name, content in contents.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / name, content)
@@ -231,7 +233,12 @@ def _replace_files(folder: Path, contents: Mapping[str, bytes]) -> None:
     for place in sorted({(folder / name).parent for name in former}, reverse=True):
         if place.is_dir() and not any(place.iterdir()):
             place.rmdir()
-    write_atomic(folder / MARKER, json.dumps(sorted(contents), indent=1).encode())
+    _write_list(folder, contents)
+
+
+def _write_list(folder: Path, names: Collection[str]) -> None:
+    """Write the list of a site's files."""
+    write_atomic(folder / MARKER, json.dumps(sorted(names), indent=1).encode())
 
 
 def _live_links(body: str, names: Collection[str]) -> str:

@@ -24,6 +24,7 @@ from labkit.course import lessons
 from labkit.course.notebook import folded
 from labkit.formats import FP16
 from labkit.instrument import snapshot
+from labkit.records import write_atomic
 from labkit.site import MARKER, SiteError, run_notebook, write_site
 from labkit.widgets import BitExplorer, FaultWall, LiveTraining, NumberLine, UnderflowHistogram
 from labkit.widgets.base.widget import LabWidget
@@ -308,7 +309,7 @@ def test_the_index_counts_answers_on_a_page_of_any_name(
         page.get_by_role("link", name="my notes").click()
         answer_wrongly(page).wait_for()
         page.get_by_role("link", name="All lessons").click()
-        assert page.locator(".site-progress").inner_text() == "1 of 1 questions answered"
+        page.get_by_text("1 of 1 questions answered", exact=True).wait_for()
 
 
 def test_a_chosen_theme_replaces_the_systems_and_stays(served: str, browser: Any) -> None:
@@ -462,6 +463,24 @@ def test_a_page_says_whether_its_lesson_was_run(site: Path, html: str) -> None:
 
 
 ONE_PAGE = {"01_one": nbformat.v4.new_notebook()}
+
+
+def test_a_site_that_was_interrupted_can_be_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(path: Path, content: bytes) -> Path:
+        if path.name == "02_two.html":
+            raise KeyboardInterrupt
+        return write_atomic(path, content)
+
+    two_pages = {**ONE_PAGE, "02_two": nbformat.v4.new_notebook()}
+    with monkeypatch.context() as patch:
+        patch.setattr("labkit.site.writing.write_atomic", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write_site(tmp_path, two_pages)
+    assert (tmp_path / "01_one.html").is_file()
+    write_site(tmp_path, {"03_three": nbformat.v4.new_notebook()})
+    assert {path.name for path in tmp_path.glob("*.html")} == {"index.html", "03_three.html"}
 
 
 def test_a_folder_of_other_files_is_refused(tmp_path: Path, capsys: Any) -> None:
