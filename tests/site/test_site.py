@@ -483,6 +483,19 @@ def test_a_site_that_was_interrupted_can_be_written_again(
     assert {path.name for path in tmp_path.glob("*.html")} == {"index.html", "03_three.html"}
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"text", b"[]", b'"text"', b'{"a": 1}', b'{"nbformat": 4, "metadata": {}}', b"\xff"],
+)
+def test_a_file_of_another_kind_than_a_notebook_is_refused(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.ipynb"
+    file.write_bytes(content)
+    assert main(["site", str(tmp_path / "pages"), str(file)]) == 2
+    assert f"labkit site: expected a notebook, got {file}" in capsys.readouterr().err
+
+
 def test_a_folder_of_other_files_is_refused(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(SiteError, match="holds other files; name another folder"):
