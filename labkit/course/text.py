@@ -103,10 +103,10 @@ def cells_of(text: str) -> tuple[Cell, ...]:
     """
     marks = list(_MARK.finditer(text))
     # A cell ends where the next one begins.
-    ends = [mark.start() for mark in marks[1:]] + [len(text)]
+    places = [mark.start() for mark in marks] + [len(text)]
     return tuple(
         _cell(mark["head"].strip(), text[mark.end() : end].strip("\n"))
-        for mark, end in zip(marks, ends, strict=True)
+        for mark, end in zip(marks, places[1:], strict=True)
     )
 
 

@@ -108,6 +108,11 @@ def test_cells_are_those_that_jupytext_reads(lesson: Lesson) -> None:
     assert [(cell.cell_type, cell.source, cell.metadata) for cell in cells_of(text)] == expected
 
 
+def test_a_text_without_marks_has_no_cells() -> None:
+    assert cells_of("") == ()
+    assert cells_of("x = 1\n") == ()
+
+
 def test_metadata_without_quotes_are_named_with_their_cell() -> None:
     head = re.escape("`# %% tags=[exercise-a.b]`")
     with pytest.raises(CourseError, match=f"{head}: expected JSON for 'tags'"):
