@@ -58,6 +58,8 @@ def run(arguments: Namespace) -> int:
     except ValueError as error:
         return _refuse(str(error))
     budgets = budgets_of(arguments)
+    if not budgets:
+        return _refuse(f"the chosen parts consist of checks. {why_no_checks()}")
     limit = QUICK_LIMIT if arguments.quick and arguments.device == "cuda" else LIMIT
     seconds = limit if arguments.seconds is None else arguments.seconds
     if arguments.progress is not None:

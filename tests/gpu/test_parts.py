@@ -335,6 +335,13 @@ def test_without_a_checkout_it_says_that_checks_are_left_out(no_checkout):
     )
 
 
+def test_without_a_checkout_a_part_of_checks_cannot_be_run(no_checkout, tmp_path, capsys):
+    assert rehearse(tmp_path, "mma") == 2
+    assert capsys.readouterr().err == (
+        f"labkit gpu: the chosen parts consist of checks. {no_checkout}\n"
+    )
+
+
 def test_without_a_checkout_a_part_has_its_measurements(no_checkout, tmp_path, capsys):
     assert rehearse(tmp_path, "amp") == 0
     printed = capsys.readouterr().out
