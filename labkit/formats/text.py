@@ -251,7 +251,7 @@ def _read_code(text: str, format: Format, grouped: bool) -> Reading:
         )
     code = int(text, 0)
     bits = code.bit_length()
-    # with one digit too many, fields that are written apart would be read as others
+    # with one digit too many, separated fields would be read as other fields
     if grouped and text.startswith("0b"):
         bits = max(bits, len(text.removeprefix("0b")))
     if bits > format.bits:
