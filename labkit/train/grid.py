@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -284,14 +284,13 @@ def _train_all(
 
     def submit_next() -> list[Future[RunRecord]]:
         """Submit the next run; return [] if there is none or `stop` ends the grid."""
-        if stop is not None and stop():
+        run = next(pending, None)
+        if run is None or (stop is not None and stop()):
             return []
-        submitted = []
-        for recipe, seed in islice(pending, 1):
-            if begins is not None:
-                begins(task.name, recipe.name, seed)
-            submitted.append(pool.submit(_train_one, task, recipe, seed, folder, where))
-        return submitted
+        recipe, seed = run
+        if begins is not None:
+            begins(task.name, recipe.name, seed)
+        return [pool.submit(_train_one, task, recipe, seed, folder, where)]
 
     # the workers ignore Ctrl-C: this process ends them
     executor = ProcessPoolExecutor(
