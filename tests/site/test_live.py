@@ -490,6 +490,12 @@ def test_tab_fills_four_columns_before_an_empty_first_line(opened: Any) -> None:
     assert area.input_value() == "    \nb"
 
 
+def test_a_character_that_a_run_began_is_not_in_the_next_one(opened: Any) -> None:
+    half = "import sys\nsys.stdout.buffer.write(b'\\xe2\\x82')\nsys.stdout.flush()\n"
+    answered(opened, ULP, half + EPSILON)
+    assert answered(opened, ULP, f"print('whole')\n{EPSILON}")["said"].startswith("whole")
+
+
 def test_hints_come_one_by_one(opened: Any) -> None:
     place = exercise(opened, "numbers.first_gap")
     for count in (1, 2, 3, 3):
