@@ -472,8 +472,8 @@ export function roundValue(x, format, mode) {
 
 // The longest text that is parsed, in characters: FP64's longest exact decimal has about 1100.
 const LONGEST = 1200;
-// The largest exponent of 2 or 10 that is computed, as in labkit.formats.text. Larger ones would need
-// very long bigints.
+// The largest exponent of 2 or 10 that is computed, as in labkit.formats.text. Larger ones would
+// need very long bigints.
 const LARGEST_EXPONENT = 3000;
 // Digits with or without a point: 1, 1., 1.5, .5
 const NUMBER = "(\\d+\\.?\\d*|\\.\\d+)";
