@@ -334,14 +334,20 @@ def _one_nan(rounded: torch.Tensor) -> torch.Tensor:
     return rounded.nan_to_num_(nan=float("nan"), posinf=float("inf"), neginf=float("-inf"))
 
 
-def _are_valid_bits(bits: torch.Tensor) -> bool:
-    """Return whether these are integers from 0 to below 2^32."""
+def _fault_of_bits(bits: torch.Tensor | None, shape: torch.Size) -> str:
+    """Return what was got in place of integers from 0 to below 2^32 of a shape, or ""."""
+    if bits is None:
+        return "None"
     if bits.dtype.is_floating_point or bits.dtype.is_complex or bits.dtype == torch.bool:
-        return False
+        return f"a tensor of {bits.dtype}"
+    if bits.shape != shape:
+        return f"shape {tuple(bits.shape)}"
     if bits.numel() == 0:
-        return True
+        return ""
     whole = bits.long()
-    return int(whole.min()) >= 0 and int(whole.max()) < 2**RANDOM_BITS
+    if int(whole.min()) < 0 or int(whole.max()) >= 2**RANDOM_BITS:
+        return "a number outside this range"
+    return ""
 
 
 def _check_random_bits(
@@ -354,9 +360,11 @@ def _check_random_bits(
             raise ValueError(
                 f"random_bits are for Rounding.STOCHASTIC; {rounding} takes none. Leave them out."
             )
-    elif random_bits is None or random_bits.shape != shape or not _are_valid_bits(random_bits):
+        return
+    got = _fault_of_bits(random_bits, shape)
+    if got:
         raise ValueError(
-            f"stochastic rounding takes a random whole number below 2^{RANDOM_BITS} for each "
-            f"value, shape {tuple(shape)}: random_bits=torch.randint(2**{RANDOM_BITS}, "
-            "tensor.shape, device=tensor.device)"
+            f"random_bits: expected a random whole number from 0 to 2^{RANDOM_BITS} - 1 for each "
+            f"value, shape {tuple(shape)}, for stochastic rounding, got {got}. For example: "
+            f"random_bits=torch.randint(2**{RANDOM_BITS}, tensor.shape, device=tensor.device)"
         )

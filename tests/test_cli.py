@@ -103,11 +103,16 @@ def test_an_old_python_is_refused_in_a_sentence(monkeypatch):
         ("lab notes.txt", "expected a notebook (.ipynb) or a folder, got the file notes.txt"),
         ("grade /nonexistent", "there is no /nonexistent"),
         (f"grade {ROOT / 'notebooks'}", "expected --csv FILE"),
-        ("grade . --csv g.csv --seconds 0", "--seconds, --memory and --workers take"),
-        ("grade . --csv g.csv --seconds nan", "--seconds, --memory and --workers take"),
-        ("grade . --csv g.csv --memory -1", "--seconds, --memory and --workers take"),
-        ("grade . --csv g.csv --workers 0", "--seconds, --memory and --workers take"),
-        ("grade . --csv g.csv --grace nan", "--grace minutes from 0 on"),
+        ("grade . --csv g.csv --seconds 0", "--seconds: expected a number above 0, got 0.0"),
+        ("grade . --csv g.csv --seconds nan", "--seconds: expected a number above 0, got nan"),
+        ("grade . --csv g.csv --memory -1", "--memory: expected a number above 0, got -1"),
+        ("grade . --csv g.csv --workers 0", "--workers: expected a number above 0, got 0"),
+        ("grade . --csv g.csv --late 101", "--late: expected 0 to 100 percent, got 101"),
+        ("grade . --csv g.csv --late 10", "--late is a deduction after the deadline"),
+        ("grade . --csv g.csv --late-cap -1", "--late-cap: expected 0 to 100 percent, got -1"),
+        ("grade . --csv g.csv --grace nan", "--grace: expected minutes from 0 on, got nan"),
+        ("gpu --seconds nan", "expected a number of seconds above 0, got 'nan'"),
+        ("gpu --seconds soon", "expected a number of seconds above 0, got 'soon'"),
         ("restore --folder missing", "there is no folder missing"),
         ("restore scaling.advance --write", "expected EXERCISE, whose answer is printed, or"),
         ("site --widgets w --serve", "--serve is for pages: expected a folder for them"),
@@ -247,6 +252,15 @@ def test_check_prints_the_report_and_fails_if_one_line_is_bad(
 
 def fail_to_import(name: str, _: Namespace) -> None:
     raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def test_an_open_quote_is_refused_before_the_set_up(monkeypatch, capsys) -> None:
+    def fail(*_: object, **__: object) -> int:
+        pytest.fail("the checkout was set up")
+
+    monkeypatch.setattr("labkit.commands.machine.set_up", fail)
+    assert cli.main(["test", "--pytest=-k 'autocast"]) == 2
+    assert "--pytest: expected arguments as in a shell" in capsys.readouterr().err
 
 
 def test_missing_package_is_named_with_its_remedy(monkeypatch, capsys):

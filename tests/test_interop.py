@@ -245,20 +245,20 @@ def test_weights_can_be_rounded_without_gradients():
 
 
 @pytest.mark.parametrize(
-    "bits",
+    ("bits", "got"),
     [
-        None,
-        torch.zeros(2, dtype=torch.int64),
-        torch.zeros(3),
-        torch.zeros(3, dtype=torch.bool),
+        (None, "None"),
+        (torch.zeros(2, dtype=torch.int64), r"shape \(2,\)"),
+        (torch.zeros(3), r"a tensor of torch\.float32"),
+        (torch.zeros(3, dtype=torch.bool), r"a tensor of torch\.bool"),
         # int32 holds only half of the numbers from 0 to 2^32 - 1
-        torch.tensor([0, 1, -1], dtype=torch.int32),
-        torch.tensor([0, 1, 2**32]),
+        (torch.tensor([0, 1, -1], dtype=torch.int32), "a number outside this range"),
+        (torch.tensor([0, 1, 2**32]), "a number outside this range"),
     ],
     ids=["none", "shape", "floats", "booleans", "negative", "too large"],
 )
-def test_wrong_random_bits_are_refused(bits: torch.Tensor | None) -> None:
-    with pytest.raises(ValueError, match="random_bits"):
+def test_wrong_random_bits_are_refused(bits: torch.Tensor | None, got: str) -> None:
+    with pytest.raises(ValueError, match=rf"random_bits: expected .*, got {got}\. For example"):
         round_tensor(torch.ones(3), FP16, Rounding.STOCHASTIC, random_bits=bits)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import math
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -96,6 +97,17 @@ def date_argument(text: str) -> float:
         raise ArgumentTypeError(
             f"expected a date or a date and time, 2026-11-30T18:00, got {text!r}"
         ) from error
+
+
+def duration(text: str) -> float:
+    """Parse a number of seconds above 0."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ArgumentTypeError(f"expected a number of seconds above 0, got {text!r}")
+    return seconds
 
 
 def port_up_to(last: int) -> Callable[[str], int]:

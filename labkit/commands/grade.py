@@ -176,12 +176,17 @@ def _check_options(arguments: Namespace) -> None:
         raise CommandError(
             "expected --csv FILE, where to write the grades: labkit grade ... --csv grades.csv"
         )
-    if not 0 < arguments.seconds < math.inf or arguments.memory < 1 or arguments.workers < 1:
-        raise CommandError("--seconds, --memory and --workers take numbers above 0")
-    if not 0 <= arguments.late <= 100 or (arguments.late and arguments.due is None):
-        raise CommandError("--late takes 0 to 100 percent a day, and needs --due")
-    if not 0 <= arguments.late_cap <= 100 or not 0 <= arguments.grace < math.inf:
-        raise CommandError("--late-cap takes 0 to 100 percent, and --grace minutes from 0 on")
+    for option in ("seconds", "memory", "workers"):
+        number = getattr(arguments, option)
+        if not 0 < number < math.inf:
+            raise CommandError(f"--{option}: expected a number above 0, got {number}")
+    for option, percent in (("--late", arguments.late), ("--late-cap", arguments.late_cap)):
+        if not 0 <= percent <= 100:
+            raise CommandError(f"{option}: expected 0 to 100 percent, got {percent:g}")
+    if arguments.late and arguments.due is None:
+        raise CommandError("--late is a deduction after the deadline, and needs --due")
+    if not 0 <= arguments.grace < math.inf:
+        raise CommandError(f"--grace: expected minutes from 0 on, got {arguments.grace:g}")
     if arguments.column and not (arguments.roster and arguments.gradebook):
         raise CommandError("--column names a column of the roster: give --roster and --gradebook")
 

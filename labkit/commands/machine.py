@@ -62,10 +62,16 @@ def test(arguments: Namespace) -> int:
         The exit status of the set-up if it fails, else the worst of the checks.
     """
     folder = require_checkout()
+    try:
+        for_pytest = shlex.split(arguments.pytest)
+    except ValueError as error:
+        raise CommandError(
+            f"--pytest: expected arguments as in a shell, got {arguments.pytest!r}: {error}"
+        ) from error
     status = set_up(folder, test=True)
     if status:
         return status
-    return check_all(folder, arguments.all, shlex.split(arguments.pytest))
+    return check_all(folder, arguments.all, for_pytest)
 
 
 def setup(arguments: Namespace) -> int:

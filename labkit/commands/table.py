@@ -9,6 +9,7 @@ from labkit.commands.arguments import (
     Argument,
     Command,
     date_argument,
+    duration,
     new_file,
     new_folder,
     one_of,
@@ -398,9 +399,10 @@ COMMANDS: dict[str, Command] = {
             ),
             Argument(
                 "--seconds",
-                type=float,
+                type=duration,
                 default=None,
-                help="time limit in all (default: 520; --quick: 180)",
+                help="time limit in all (default: 520; --quick on a GPU: 180); with --passport, of "
+                "all but the timings (default: 180)",
             ),
             Argument(
                 "--progress",

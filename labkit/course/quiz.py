@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labkit.course.lesson import lessons
+from labkit.course.lesson import CourseError, lessons
 
 UNKNOWN = "I do not know"
 
@@ -36,19 +36,28 @@ class QuizQuestion:
         return (*self.choices, UNKNOWN)
 
     def __post_init__(self) -> None:
-        if self.answer not in self.choices or UNKNOWN in self.choices:
+        if self.answer not in self.choices:
             raise ValueError(
-                f"expected the answer among the choices, without {UNKNOWN!r}, got {self}"
+                f"answer: expected one of the choices {self.choices}, got {self.answer!r}"
             )
+        if UNKNOWN in self.choices:
+            raise ValueError(f"choices: expected them without {UNKNOWN!r}, which is added")
 
 
 def quiz_questions() -> dict[str, QuizQuestion]:
-    """Return the questions of all lessons by id."""
+    """Return the questions of all lessons by id.
+
+    Raises:
+        CourseError: If a question lacks a key or has another one, or its answer is not a choice.
+    """
     questions = {}
     for lesson in lessons():
         for id, row in lesson.table("questions").items():
-            choices = tuple(row["choices"])
-            questions[id] = QuizQuestion(
-                row["question"], choices, row["answer"], row["why"], row["lesson"]
-            )
+            try:
+                questions[id] = QuizQuestion(**{**row, "choices": tuple(row["choices"])})
+            except (KeyError, TypeError, ValueError) as error:
+                raise CourseError(
+                    f"{lesson.folder / 'questions.toml'}: question {id}: expected a question, "
+                    f"choices, answer, why and lesson, got: {type(error).__name__}: {error}"
+                ) from error
     return questions

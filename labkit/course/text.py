@@ -97,13 +97,16 @@ def cells_of(text: str) -> tuple[Cell, ...]:
 
     >>> cells_of('# %% [markdown] id="a"\n# # Title\n\n# %% tags=["x"]\n1 + 1\n')[1]
     Cell(cell_type='code', source='1 + 1', metadata={'tags': ['x']})
+
+    Raises:
+        CourseError: If the metadata in the head of a cell is not JSON.
     """
     marks = list(_MARK.finditer(text))
     # A cell ends where the next one begins.
-    ends = [mark.start() for mark in marks[1:]] + [len(text)]
+    places = [mark.start() for mark in marks] + [len(text)]
     return tuple(
         _cell(mark["head"].strip(), text[mark.end() : end].strip("\n"))
-        for mark, end in zip(marks, ends, strict=True)
+        for mark, end in zip(marks, places[1:], strict=True)
     )
 
 
@@ -221,7 +224,15 @@ def require_marks(source: str, where: str) -> None:
 def _cell(head: str, body: str) -> Cell:
     """Return the cell with a head such as `[markdown] id="x" tags=["y"]` and these lines."""
     is_markdown = head.startswith("[markdown]")
-    metadata = {key: json.loads(value) for key, value in _ASSIGNMENT.findall(head)}
+    metadata: dict[str, object] = {}
+    for key, value in _ASSIGNMENT.findall(head):
+        try:
+            metadata[key] = json.loads(value)
+        except ValueError as error:
+            raise CourseError(
+                f"the head of a cell, `# %% {head}`: expected JSON for {key!r}, got {value}: "
+                f"{error}"
+            ) from error
     if is_markdown:
         body = "\n".join(line.removeprefix("#").removeprefix(" ") for line in body.split("\n"))
     return Cell("markdown" if is_markdown else "code", body, metadata)

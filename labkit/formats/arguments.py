@@ -201,10 +201,13 @@ def _dtype_name(value: object) -> str | None:
 def describe_value(value: object) -> str:
     """Return a short description of a value for a message: the value itself, or its type.
 
-    >>> describe_value(3), describe_value([3])
-    ('3', 'a list')
+    >>> describe_value(3), describe_value([3]), describe_value(10**5000)
+    ('3', 'a list', 'a long int')
     """
     kind = type(value).__name__
+    # Python refuses to write integers of more than 4,300 digits; a digit has at most 4 bits
+    if isinstance(value, int) and value.bit_length() > 4 * MOST_CHARACTERS:
+        return f"a long {kind}"
     if not isinstance(value, str | int | float | None):
         return _with_article(kind)
     text = repr(value)

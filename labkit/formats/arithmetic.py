@@ -177,9 +177,10 @@ def align_terms(a: Term, b: Term, window: int) -> Align:
     Args:
         a: a term of the sum.
         b: the other term.
-        window: bits of the widest term and three more (guard, round, sticky). Ones are cut off the
-            lower term only if it begins three places below the higher one, and then their
-            difference loses at most one leading bit.
+        window: bits of the widest term and three more (guard, round, sticky), with those of the
+            random numbers if the sum is rounded stochastically. Ones are cut off the lower term
+            only if it begins three places below the higher one, and then their difference loses at
+            most one leading bit.
     """
     lowest = np.minimum(a.exponent, b.exponent)
     highest_top = np.maximum(_top(a), _top(b))

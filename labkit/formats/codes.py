@@ -320,6 +320,9 @@ def rounding_interval(
         place = np.where(np.isinf(value), first_beyond_max, value)
         # the last value has no neighbour: take the number that would follow
         following = place + direction * ulp(value, format)
+        if direction < 0 and not format.has_zero:
+            # every positive number below the first value rounds to it
+            following = np.zeros(value.shape)
         has_neighbour = np.isfinite(neighbour) & (neighbour != value)
         neighbour = np.where(has_neighbour, neighbour, following)
         before_half_way = (3 * place + neighbour) / 4

@@ -42,9 +42,10 @@ class Format:
         specials: which codes are infinities and NaNs.
         signed: False if there is no sign bit, and nothing below zero.
         has_zero: False if exponent field 0 is a normal number, without zero and subnormals
-            (E8M0).
+            (E8M0); only in an unsigned format.
 
     Raises:
+        TypeError: `specials` is not one of `Specials`.
         ValueError: the widths are invalid, or float64 does not represent all values.
 
     >>> mine = Format("mine", exponent_bits=4, significand_bits=7)
@@ -62,6 +63,11 @@ class Format:
     def __post_init__(self) -> None:
         self._check_width("exponent_bits", self.exponent_bits, 2, 11)
         self._check_width("significand_bits", self.significand_bits, 0, 52)
+        if not isinstance(self.specials, Specials):
+            raise TypeError(
+                f"format {self.name!r}: expected specials to be one of Specials.IEEE, Specials.FN "
+                f"and Specials.NONE, got {self.specials!r}"
+            )
         if self.specials is Specials.IEEE and self.significand_bits == 0:
             raise ValueError(
                 f"format {self.name!r}: infinity and NaN differ in the significand, which needs 1 "
@@ -71,6 +77,11 @@ class Format:
             raise ValueError(
                 f"format {self.name!r}: without a sign or a zero it needs a NaN for numbers that "
                 "it cannot represent, and has no infinities. Give specials=Specials.FN."
+            )
+        if self.signed and not self.has_zero:
+            raise ValueError(
+                f"format {self.name!r}: expected a sign and a zero, or a zero alone, or neither as "
+                "in E8M0, got a sign without a zero. Give signed=False."
             )
         # 1023 is float64's largest exponent
         if self.emax > 1023:

@@ -302,15 +302,21 @@ def check_random_bits(
                 f"random_bits are for Rounding.STOCHASTIC; {rounding} takes none. Leave them out."
             )
         return np.asarray(0)
-    if random_bits is not None:
+    if random_bits is None:
+        got = "None"
+    else:
         bits = np.asarray(random_bits)
-        are_integers = bits.dtype.kind in "iu"
-        are_in_range = are_integers and ((bits >= 0) & (bits < 2**RANDOM_BITS)).all()
-        if are_in_range and bits.shape == shape:
+        if bits.dtype.kind not in "iu":
+            got = f"an array of {bits.dtype}"
+        elif bits.shape != shape:
+            got = f"shape {bits.shape}"
+        elif ((bits < 0) | (bits >= 2**RANDOM_BITS)).any():
+            got = "a number outside this range"
+        else:
             return bits
     raise ValueError(
-        f"stochastic rounding takes a random whole number below 2^{RANDOM_BITS} for each "
-        f"value, shape {shape}: "
+        f"random_bits: expected a random whole number from 0 to 2^{RANDOM_BITS} - 1 for each "
+        f"value, shape {shape}, for stochastic rounding, got {got}. For example: "
         f"random_bits=np.random.default_rng(0).integers(2**{RANDOM_BITS}, size={shape})"
     )
 

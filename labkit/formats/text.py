@@ -28,9 +28,9 @@ from labkit.formats.rounding import Overflow, Rounding, deterministic, round_to
 
 # The number of characters of a text; the longest exact decimal of a float64 has 1,077.
 LONGEST = 1200
-# The largest exponent of 2 and of 10. Every format overflows far below, and parsing larger ones
-# would be slow.
-LARGEST_EXPONENT = 5000
+# The largest exponent of 2 and of 10. Every format overflows far below. Larger ones would be slow
+# to parse, and Python shows no integers of more than 4,300 digits.
+LARGEST_EXPONENT = 3000
 
 # What to do instead of rounding a text or a fraction stochastically.
 ROUND_A_FLOAT = "Round a float: round_to(value, format, rounding, random_bits=...)"
@@ -251,7 +251,7 @@ def _read_code(text: str, format: Format, grouped: bool) -> Reading:
         )
     code = int(text, 0)
     bits = code.bit_length()
-    # with one digit too many, fields that are written apart would be read as others
+    # with one digit too many, separated fields would be read as other fields
     if grouped and text.startswith("0b"):
         bits = max(bits, len(text.removeprefix("0b")))
     if bits > format.bits:
@@ -274,6 +274,8 @@ def _not_a_number(text: str, body: str) -> str:
         hint = f"Write a decimal point, not a comma: {text.replace(',', '.').strip()}. "
     elif re.fullmatch(r"0x[0-9a-f]*\.[0-9a-f]*", body):
         hint = f"A hex-float ends in p and a power of two: {text.strip()}p0. "
+    elif body.startswith("0b"):
+        hint = "A code in binary has only the digits 0 and 1. "
     elif re.fullmatch(r"[0-9a-f]+", body):
         hint = f"For a code write 0x{body}. "
     return f"{text!r} is not a number. {hint}{KNOWN_FORMS}"

@@ -45,16 +45,37 @@ class SumOrder(Enum):
     EXACT = "exact, rounded once at the end"
 
 
+# order -> formats of its partial sums
+SUM_FORMATS: dict[SumOrder, tuple[Format | None, ...]] = {
+    SumOrder.SEQUENTIAL: (FP16, FP32),
+    SumOrder.PAIRWISE: (FP32,),
+    SumOrder.EXACT: (None,),
+}
+
+
 @dataclass(frozen=True)
 class Accumulator:
     """Accumulator with an order of additions and a format of its partial sums.
 
-    The format is None for exact sums.
+    The format is FP16 or FP32 for sequential sums, FP32 for pairwise ones, None for exact ones.
+
+    Raises:
+        ValueError: sums of this order are not computed in this format.
     """
 
     name: str
     order: SumOrder
     format: Format | None
+
+    def __post_init__(self) -> None:
+        formats = SUM_FORMATS[self.order]
+        if self.format not in formats:
+            names = " or ".join(format.name if format else "None" for format in formats)
+            got = self.format.name if self.format else "None"
+            raise ValueError(
+                f"accumulator {self.name!r}: expected format {names} for {self.order.name} sums, "
+                f"got {got}"
+            )
 
 
 SEQUENTIAL_FP16 = Accumulator("sequential FP16", SumOrder.SEQUENTIAL, FP16)
@@ -99,7 +120,7 @@ def accumulate(
     C: Tensor | None = None,
     accumulator: AnyAccumulator = EXACT,
     out: FormatLike = FP32,
-    operands: tuple[Format, Format] | None = None,
+    operands: tuple[FormatLike, FormatLike] | None = None,
 ) -> Tensor:
     """Return D[..., m, n] = A[..., m, k] @ B[..., k, n] + C[..., m, n], computed by an accumulator.
 
@@ -130,7 +151,10 @@ def accumulate(
     if C is not None:
         require_kind(C, Tensor, "C", "Pass None for zeros")
     out = as_format(out, "out")
-    formats = operands or (format_of(A.dtype), format_of(B.dtype))
+    formats = (format_of(A.dtype), format_of(B.dtype))
+    if operands is not None:
+        of_a, of_b = operands
+        formats = (as_format(of_a, "operands"), as_format(of_b, "operands"))
     accumulator = as_accumulator(accumulator)
     if isinstance(accumulator, MmaSpec):
         return _store(emulate(A, B, C, instruction_for(accumulator, *formats)), out)

@@ -88,7 +88,7 @@ GEMMS = frozenset(
         "rnn_relu_cell",
     ]
 )
-# Product that changes its first operand -> the function that computes the same apart.
+# Product that changes its first operand -> the function that returns the same in a new tensor.
 IN_PLACE = {
     f"{name}_": getattr(torch, name) for name in ("addmm", "addbmm", "addmv", "addr", "baddbmm")
 }
@@ -160,7 +160,8 @@ def rounds_once(
     in_place = name.endswith("_") and not name.endswith("__")
     if in_place:
         # the upcast copy was changed; its original is the result
-        return args[0].copy_(rounded)
+        original: Tensor = args[0] if args else kwargs["input"]
+        return original.copy_(rounded)
     return rounded
 
 
@@ -186,13 +187,13 @@ def writes_product(name: str, kwargs: dict[str, Any]) -> bool:
 def write_product(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Tensor:
-    """Compute a product apart, and write it into its first operand or into `out`."""
+    """Compute a product in a new tensor, and write it into its first operand or into `out`."""
     if func.__name__ in IN_PLACE:
         changed: Tensor = args[0]
         return changed.copy_(IN_PLACE[func.__name__](*args, **kwargs))
-    apart = {key: value for key, value in kwargs.items() if key != "out"}
+    without_out = {key: value for key, value in kwargs.items() if key != "out"}
     # unlike copy_, this gives `out` the shape of the product, and refuses operands with gradients
-    return torch.mul(func(*args, **apart), 1, out=kwargs["out"])
+    return torch.mul(func(*args, **without_out), 1, out=kwargs["out"])
 
 
 class HalfStorage(LabMode):

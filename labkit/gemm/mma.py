@@ -20,7 +20,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format, Rounding
+from labkit.formats import (
+    BF16,
+    E4M3,
+    E5M2,
+    FP16,
+    FP32,
+    TF32,
+    Format,
+    FormatLike,
+    Rounding,
+    as_format,
+)
 from labkit.formats.arguments import as_row
 from labkit.formats.rows import Rows
 
@@ -110,7 +121,7 @@ class MmaSpec:
         """Whether a block's sum may be finer than FP32's subnormals, as a term's last bit."""
         return self.operands.emin + self.right.emin < FP32.emin
 
-    def for_operands(self, operands: Format, operands_b: Format | None = None) -> MmaSpec:
+    def for_operands(self, operands: FormatLike, operands_b: FormatLike | None = None) -> MmaSpec:
         """Return the same GPU's instruction for other operands, A and B.
 
         If FP8 is supported, E4M3 may be multiplied by E5M2, too.
@@ -125,7 +136,10 @@ class MmaSpec:
         >>> a100.for_operands(BF16).instruction, h100.for_operands(E5M2, E4M3).fraction_bits
         ('mma.sync', 13)
         """
-        if operands_b not in (None, operands):
+        operands = as_format(operands, "operands")
+        if operands_b is not None:
+            operands_b = as_format(operands_b, "operands_b")
+        if operands_b is not None and operands_b != operands:
             row = self.for_operands(operands)
             if {operands, operands_b} != {E4M3, E5M2}:
                 raise ValueError(

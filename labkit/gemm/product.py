@@ -110,9 +110,10 @@ class Emulated:
     gradient_format: Format
 
     def __post_init__(self) -> None:
-        if isinstance(self.accumulator, MmaSpec):
-            instruction_for(self.accumulator, self.format)
-            instruction_for(self.accumulator, self.gradient_format, self.format)
+        accumulator = as_accumulator(self.accumulator)
+        if isinstance(accumulator, MmaSpec):
+            instruction_for(accumulator, self.format)
+            instruction_for(accumulator, self.gradient_format, self.format)
 
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
         """Return A[..., m, k] @ B[..., k, n] in FP32, differentiable."""

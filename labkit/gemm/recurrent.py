@@ -387,6 +387,9 @@ def over_layers(one: Callable[..., tuple[Tensor, ...]], *args: Any) -> tuple[Ten
         one: runs one layer in one direction: (packed data, rows of each step, backwards, its
             weights, its first state) -> packed output, *last state.
         *args: the positional arguments of the torch function.
+
+    Raises:
+        RuntimeError: the sequence has no steps.
     """
     packed = _is_packed(args)
     # of packed data, args[1] is the sizes, and there is no batch_first
@@ -399,6 +402,8 @@ def over_layers(one: Callable[..., tuple[Tensor, ...]], *args: Any) -> tuple[Ten
         if batch_first[0]:
             data = data.transpose(0, 1)
         shape = data.shape[:2]
+        if shape[0] == 0:
+            raise RuntimeError("expected a sequence of one step or more, as torch does, got none")
         data = data.flatten(0, 1)
         sizes = [shape[1]] * shape[0]
     # the weights of all layers and directions are one list

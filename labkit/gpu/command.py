@@ -38,7 +38,10 @@ def run(arguments: Namespace) -> int:
         0 if all was done, 1 if not, 2 if nothing could be run.
     """
     if arguments.progress is not None and (arguments.read or arguments.passport):
-        return _refuse("--progress is of parts; the file of a passport has its own lines")
+        return _refuse(
+            "--progress reports on parts: expected it without --passport and --read, whose file "
+            "has lines of its own"
+        )
     if arguments.read is not None:
         return _read(arguments.read)
     if arguments.passport is not None:
@@ -55,6 +58,8 @@ def run(arguments: Namespace) -> int:
     except ValueError as error:
         return _refuse(str(error))
     budgets = budgets_of(arguments)
+    if not budgets:
+        return _refuse(f"the chosen parts consist of checks. {why_no_checks()}")
     limit = QUICK_LIMIT if arguments.quick and arguments.device == "cuda" else LIMIT
     seconds = limit if arguments.seconds is None else arguments.seconds
     if arguments.progress is not None:

@@ -140,7 +140,9 @@ def without_folders(text: str) -> str:
     'torch/nn/functional.py'
     """
     inside = text.rpartition("site-packages/")[2]
-    return inside.replace(f"{CHECKOUT}{os.sep}", "").replace(str(Path.home()), "~")
+    # with the separator, since the folder of another user can begin with the name of this one
+    home = f"{Path.home()}{os.sep}"
+    return inside.replace(f"{CHECKOUT}{os.sep}", "").replace(home, f"~{os.sep}")
 
 
 def serve(items: Sequence[Item], device: str) -> None:

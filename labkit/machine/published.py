@@ -72,7 +72,10 @@ class Published:
 
     @property
     def side(self) -> float:
-        """Side of the cube with as many multiplications as the product: (m n k)^(1/3)."""
+        """Side of the cube with as many multiplications as the product, (m n k)^(1/3).
+
+        It is 0 where a side of the product is unknown.
+        """
         return float((self.m * self.n * self.k) ** (1 / 3))
 
     @property
@@ -80,8 +83,10 @@ class Published:
         """FLOP of the product for each byte, with each matrix read or written once.
 
         A product of 8- or 4-bit operands is written in 16 bits; the scales of their blocks count as
-        bytes.
+        bytes. It is 0 where a side is unknown, as `side` is.
         """
+        if not self.side:
+            return 0.0
         operand = BYTES.get(self.format, 4.0)
         result = max(operand, 2.0)
         bytes_moved = operand * (self.m + self.n) * self.k + result * self.m * self.n

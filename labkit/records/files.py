@@ -35,9 +35,8 @@ def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> 
     """Replace a file's content atomically, and return the path.
 
     Readers see the old content or the new one. A link is replaced by a file, so that nothing is
-    written where it leads. A process that is killed meanwhile leaves a hidden
-    file `.NAME.*.part`. The next call for this path deletes it; on a file system without locks it
-    remains.
+    written where it leads. A process that is killed meanwhile leaves a hidden file `.NAME.*.part`.
+    The next call for this path deletes it; on a file system without locks it remains.
 
     Args:
         path: the file; its folder is created if missing.

@@ -24,7 +24,7 @@ DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def device_name(device: torch.device) -> str:
-    """Return a device's human-readable name.
+    """Return a device's human-readable name, torch's own where there is no other.
 
     >>> import torch
     >>> device_name(torch.device("cpu")).startswith("CPU (")
@@ -34,7 +34,9 @@ def device_name(device: torch.device) -> str:
 
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"CPU ({platform.machine()})"
+    if device.type == "cpu":
+        return f"CPU ({platform.machine()})"
+    return str(device)
 
 
 def versions(device: torch.device | None = None) -> dict[str, str]:

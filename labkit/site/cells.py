@@ -38,6 +38,8 @@ SOLVE = IN_THE_LAB.format(
 )
 NEEDS_PYTHON = IN_THE_LAB.format("This widget needs Python.")
 PRE = '<pre class="{}" tabindex="0">{}</pre>\n'
+# A link to a notebook in the same folder.
+NOTEBOOK_LINK = re.compile(r'href="([^"/:#?]+)\.ipynb(?:#(?:cell-id=)?([^"]*))?"')
 DATA_URL = re.compile(r'src="data:image/(png);base64,([^"]+)"')
 
 
@@ -78,7 +80,7 @@ def markdown(source: str) -> str:
 
     renderer = MarkdownWithMath(renderer=IPythonRenderer(escape=False))
     html = re.sub(r'<a class="anchor-link".*?</a>', "", str(renderer.render(typeset(source))))
-    html = re.sub(r'href="(\w+)\.ipynb(?:#(?:cell-id=)?([^"]*))?"', _link, html)
+    html = NOTEBOOK_LINK.sub(_link, html)
     html = html.replace(
         "<table>", '<div class="site-scroll" role="group" aria-label="table" tabindex="0"><table>'
     )

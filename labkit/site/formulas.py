@@ -13,13 +13,13 @@ import re
 
 from labkit.records.templates import markup
 
-# Code comes first, so that a dollar in it begins no formula. As in pandoc, a formula touches both
-# of its dollars; the first follows no letter or digit, the second comes before none, and neither is
-# escaped.
+# Code comes first, so that a dollar in it begins no formula; code in a line is between as many
+# backticks as it begins with, one or two. As in pandoc, a formula touches both of its dollars; the
+# first follows no letter or digit, the second comes before none, and neither is escaped.
 CODE_OR_FORMULA = re.compile(
     r"""
       ```.*?```
-    | `[^`\n]*`
+    | (?<!`) (?P<ticks> `{1,2} ) (?!`) [^\n]*? (?<!`) (?P=ticks) (?!`)
     | \$\$ (?P<block> .+? ) \$\$
     | (?<![\\$\w]) \$ (?=\S) (?P<inline> [^$\n]+? ) (?<![\s\\]) \$ (?![\w$])
     """,

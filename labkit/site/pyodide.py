@@ -39,11 +39,17 @@ class PyodideError(ValueError):
 
 
 def cache_folder() -> Path:
-    """Return the cache folder of this user, by the convention of the operating system."""
-    if "XDG_CACHE_HOME" in os.environ:
-        return Path(os.environ["XDG_CACHE_HOME"]) / "fp16-lab"
+    """Return the cache folder of this user, by the convention of the operating system.
+
+    An XDG_CACHE_HOME that is empty or a relative path does not count.
+
+    Source: XDG Base Directory Specification 0.8.
+    """
+    chosen = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(chosen):
+        return Path(chosen) / "fp16-lab"
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData/Local")) / "fp16-lab"
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local") / "fp16-lab"
     if sys.platform == "darwin":
         return Path.home() / "Library/Caches/fp16-lab"
     return Path.home() / ".cache/fp16-lab"

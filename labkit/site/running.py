@@ -25,10 +25,27 @@ FIRST_CELL = "from labkit.widgets.base.widget import LabWidget\nLabWidget.for_pa
 
 
 def read_notebook(path: Path) -> Any:
-    """Return a notebook with the outputs that its file holds."""
+    """Return a notebook with the outputs that its file holds.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is not a notebook.
+    """
     import nbformat
 
-    return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    try:
+        notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+        # nbformat reports an invalid notebook, but returns it
+        if not isinstance(notebook["cells"], list):
+            raise TypeError("its cells are not a list")
+    except OSError:
+        raise
+    # nbformat has many errors for files of other kinds, one of which is an Exception only
+    except Exception as error:
+        raise ValueError(
+            f"expected a notebook, got {path}: {type(error).__name__}: {str(error)[:100]}"
+        ) from error
+    return notebook
 
 
 def run_notebook(notebook: dict[str, Any], seconds: float = 600) -> Any:

@@ -108,9 +108,10 @@ function showWithAnswers(widget, state, place) {
   model.on("change:sketched", () => write(key, JSON.stringify(model.get("sketched"))));
 }
 
+/** Return the name of the page, encoded as the index has it: without blanks. */
 function pageName() {
   const file = location.pathname.split("/").pop() ?? "";
-  return file.replace(/\.html$/, "");
+  return encodeURIComponent(decodeURIComponent(file).replace(/\.html$/, ""));
 }
 
 /**

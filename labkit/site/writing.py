@@ -15,11 +15,12 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from html import escape
+from html import escape, unescape
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import quote, unquote
 
 from labkit.records import write_atomic
 from labkit.records.templates import markup, render
@@ -40,7 +41,10 @@ MAP_ROW = re.compile(
     r" \| (?P<minutes>\w*) \| (?P<summary>.*) \|$",
     re.M,
 )
-PAGE_LINK = re.compile(r'<a href="(?P<page>\w+\.html)(?:#[^"]*)?"[^>]*>(?P<text>.*?)</a>', re.S)
+# A link to a page in the same folder.
+PAGE_LINK = re.compile(
+    r'<a href="(?P<page>[^"/:#?]+\.html)(?:#[^"]*)?"[^>]*>(?P<text>.*?)</a>', re.S
+)
 # The sources that a page may load from: its own server, or files beside its own.
 OWN = "'self' file:"
 POLICY = (
@@ -218,6 +222,8 @@ def _contents(
 def _replace_files(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Write a site's files and its list of them; delete what only the former site had."""
     former = _former_files(folder)
+    # first all names, so that a call after one that was interrupted knows what it has written
+    _write_list(folder, {*former, *contents})
     for name, content in contents.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / name, content)
@@ -227,7 +233,12 @@ def _replace_files(folder: Path, contents: Mapping[str, bytes]) -> None:
     for place in sorted({(folder / name).parent for name in former}, reverse=True):
         if place.is_dir() and not any(place.iterdir()):
             place.rmdir()
-    write_atomic(folder / MARKER, json.dumps(sorted(contents), indent=1).encode())
+    _write_list(folder, contents)
+
+
+def _write_list(folder: Path, names: Collection[str]) -> None:
+    """Write the list of a site's files."""
+    write_atomic(folder / MARKER, json.dumps(sorted(names), indent=1).encode())
 
 
 def _live_links(body: str, names: Collection[str]) -> str:
@@ -238,7 +249,9 @@ def _live_links(body: str, names: Collection[str]) -> str:
     """
 
     def link_or_text(found: re.Match[str]) -> str:
-        return found[0] if found["page"] in names else found["text"]
+        # In an address, characters such as blanks are escaped, and so is & in HTML.
+        page = unquote(unescape(found["page"]))
+        return found[0] if page in names else found["text"]
 
     return PAGE_LINK.sub(link_or_text, body)
 
@@ -345,13 +358,15 @@ def _index(
         if f"{page.name}.html" == GLOSSARY:
             continue
         minutes, summary = course.get(page.name, ("", ""))
+        # as encodeURIComponent of JavaScript, by which site.js names a page
+        address = quote(page.name, safe="!*'()")
         rows.append(
             {
-                "name": page.name,
+                "address": address,
                 "title": markup(page.title),
                 "minutes": minutes,
                 "summary": summary,
-                "questions": [f"{page.name}/{key}" for key in page.parts.questions],
+                "questions": [f"{address}/{key}" for key in page.parts.questions],
                 "exercises": page.parts.exercises,
             }
         )

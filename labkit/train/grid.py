@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -282,10 +282,15 @@ def _train_all(
         return
     pending = iter(runs)
 
-    def submit(recipe: Recipe, seed: int) -> Future[RunRecord]:
+    def submit_next() -> list[Future[RunRecord]]:
+        """Submit the next run; return [] if there is none or `stop` ends the grid."""
+        run = next(pending, None)
+        if run is None or (stop is not None and stop()):
+            return []
+        recipe, seed = run
         if begins is not None:
             begins(task.name, recipe.name, seed)
-        return pool.submit(_train_one, task, recipe, seed, folder, where)
+        return [pool.submit(_train_one, task, recipe, seed, folder, where)]
 
     # the workers ignore Ctrl-C: this process ends them
     executor = ProcessPoolExecutor(
@@ -296,12 +301,13 @@ def _train_all(
     )
     with _terminated_on_interrupt(executor) as pool:
         # as many runs as processes are submitted at a time, so that `stop` can end the grid
-        running = {submit(*run) for run in islice(pending, count)}
+        running: set[Future[RunRecord]] = set()
+        for _ in range(count):
+            running.update(submit_next())
         while running:
             done = next(as_completed(running))
             running.remove(done)
-            if stop is None or not stop():
-                running.update(submit(*run) for run in islice(pending, 1))
+            running.update(submit_next())
             yield done.result()
 
 

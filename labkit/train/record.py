@@ -215,7 +215,7 @@ _OLD_NAMES = {"gradient_format": "gradients"}
 
 
 def fingerprint(task: Task, recipe: Recipe) -> str:
-    """Return a hash of 12 letters of a task and a recipe, the same in every process.
+    """Return a hash of a task and a recipe: 12 hexadecimal digits, the same in every process.
 
     Functions are identified by name: code inside a function is not part of the hash, so a changed
     network needs a new name for its task.

@@ -260,7 +260,7 @@ class TrainingRun:
         self.steps_done += 1
         return loss.detach(), report
 
-    def fork(self, recipe: Recipe | None = None) -> TrainingRun:
+    def fork(self, recipe: Recipe | str | None = None) -> TrainingRun:
         """Return an independent copy of this run, optionally under another recipe.
 
         Weights, moments, batches and random numbers are the same, so under the same recipe both
@@ -270,7 +270,7 @@ class TrainingRun:
         # For small tensors on a busy machine, several threads that wait for each other take ten
         # times as long as one.
         with one_thread():
-            return self._forked(self.recipe if recipe is None else recipe)
+            return self._forked(self.recipe if recipe is None else as_recipe(recipe))
 
     def _forked(self, chosen: Recipe) -> TrainingRun:
         other = copy.copy(self)
@@ -287,12 +287,13 @@ class TrainingRun:
             other.scaler = self.scaler
         return other
 
-    def change(self, recipe: Recipe) -> None:
+    def change(self, recipe: Recipe | str) -> None:
         """Change the recipe from the next step on: its scaler, its master weights, or both.
 
         Raises:
             ValueError: the recipes differ in anything else, which needs a new run.
         """
+        recipe = as_recipe(recipe)
         current = self.recipe
         fixed = [
             f.name for f in fields(Recipe) if f.name not in ("name", "scaler", "master_weights")

@@ -229,6 +229,11 @@ def test_intensity_counts_the_bytes_of_the_format(format, intensity):
     assert row.intensity == pytest.approx(intensity)
 
 
+def test_a_product_without_sides_has_neither_side_nor_intensity():
+    row = replace(published("product")[0], m=0, n=0, k=0)
+    assert (row.side, row.intensity) == (0, 0)
+
+
 # A V100 has no TF32, and the table has no training on a T4.
 @pytest.mark.parametrize(
     ("card", "references"),

@@ -21,6 +21,7 @@ from labkit.course import (
     lessons_named,
     notebook_of,
     questions,
+    quiz_questions,
 )
 from labkit.grading import EXERCISES, check, hint
 from labkit.grading.exercises import exercises_of
@@ -105,6 +106,17 @@ def test_cells_are_those_that_jupytext_reads(lesson: Lesson) -> None:
         metadata.pop("lines_to_next_cell", None)
         expected.append((cell.cell_type, cell.source, metadata))
     assert [(cell.cell_type, cell.source, cell.metadata) for cell in cells_of(text)] == expected
+
+
+def test_a_text_without_marks_has_no_cells() -> None:
+    assert cells_of("") == ()
+    assert cells_of("x = 1\n") == ()
+
+
+def test_metadata_without_quotes_are_named_with_their_cell() -> None:
+    head = re.escape("`# %% tags=[exercise-a.b]`")
+    with pytest.raises(CourseError, match=f"{head}: expected JSON for 'tags'"):
+        cells_of("# %% tags=[exercise-a.b]\n1 + 1\n")
 
 
 @each_lesson
@@ -282,6 +294,26 @@ def test_invalid_folder_is_reported_with_file_and_exercise(
 
     with pytest.raises(CourseError, match=says):
         read()
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ('question = "1 + 1?"', "KeyError: 'choices'"),
+        ('question = "1 + 1?"\nchoices = ["2"]\nanswer = "2"\nlesson = "20"', "missing .*'why'"),
+        (
+            'question = "1 + 1?"\nchoices = ["2"]\nanswer = "3"\nwhy = ""\nlesson = "20"',
+            "answer: expected one of the choices",
+        ),
+    ],
+)
+def test_a_wrong_question_of_the_quiz_is_named_with_its_file(
+    row: str, says: str, own: Path
+) -> None:
+    (own / "questions.toml").write_text(f"[sum]\n{row}\n", encoding="utf-8")
+    add_folders([own])
+    with pytest.raises(CourseError, match=rf"questions\.toml: question sum: .*{says}"):
+        quiz_questions()
 
 
 @pytest.mark.usefixtures("own")

@@ -121,9 +121,19 @@ def test_impossible_formats_are_refused(exponent_bits, significand_bits, special
         Format("odd", exponent_bits, significand_bits, specials)
 
 
+def test_specials_by_name_are_refused():
+    with pytest.raises(TypeError, match=r"expected specials to be one of .*, got 'FN'"):
+        Format("odd", 4, 3, "FN")
+
+
 def test_a_format_without_a_zero_needs_a_nan():
     with pytest.raises(ValueError, match="needs a NaN"):
         Format("odd", 8, 0, Specials.NONE, has_zero=False)
+
+
+def test_a_format_with_a_sign_needs_a_zero():
+    with pytest.raises(ValueError, match=r"got a sign without a zero\. Give signed=False"):
+        Format("odd", 8, 0, Specials.FN, has_zero=False)
 
 
 @pytest.mark.parametrize(
@@ -461,7 +471,8 @@ def test_worked_example_of_rounding_intervals():
 
 
 def test_ends_of_a_rounding_interval_round_as_stated():
-    for format, rounding, overflow in product([*SMALL, FLAT], DETERMINISTIC, Overflow):
+    zeroless = Format("zeroless", 3, 2, Specials.FN, signed=False, has_zero=False)
+    for format, rounding, overflow in product([*SMALL, FLAT, zeroless], DETERMINISTIC, Overflow):
         codes = np.arange(format.codes)
         codes = codes[~np.isnan(decode(codes, format))]
         value = decode(codes, format)

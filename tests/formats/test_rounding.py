@@ -145,8 +145,14 @@ def test_stochastic_rounding_compares_with_the_fraction():
 
 
 def test_random_bits_that_do_not_fit_are_refused():
-    for bits in (None, [1], [0.5, 0.5], [-1, 0], [2**32, 0]):
-        with pytest.raises(ValueError, match="random_bits"):
+    for bits, got in (
+        (None, "None"),
+        ([1], r"shape \(1,\)"),
+        ([0.5, 0.5], "an array of float64"),
+        ([-1, 0], "a number outside this range"),
+        ([2**32, 0], "a number outside this range"),
+    ):
+        with pytest.raises(ValueError, match=rf"random_bits: expected .*, got {got}\. For"):
             round_to([1.0, 2.0], FP16, Rounding.STOCHASTIC, random_bits=bits)
     with pytest.raises(ValueError, match="random_bits"):
         round_to([1.0, 2.0], FP16, random_bits=[1, 2])
@@ -225,8 +231,8 @@ def test_ulp_is_the_distance_to_the_next_value():
         (".5", "decimal", 0x3800),
         ("5.", "decimal", 0x4500),
         ("1e-8", "decimal", 0x0000),
-        ("1e-5000", "decimal", 0x0000),
-        ("1e5000", "decimal", 0x7C00),
+        ("1e-3000", "decimal", 0x0000),
+        ("1e3000", "decimal", 0x7C00),
         ("65519.999999999999999999999", "decimal", 0x7BFF),
         ("65520", "decimal", 0x7C00),
         ("0x3c00", "code", 0x3C00),
@@ -257,6 +263,11 @@ def test_notations_of_numbers(text, notation, code):
     assert np.array_equal(reading.value, float(decode(code, FP16)), equal_nan=True)
 
 
+def test_the_longest_number_can_be_shown():
+    reading = parse(f"0.{'1' * 1190}e-3000", FP16)
+    assert "exact=Fraction(" in repr(reading)
+
+
 @pytest.mark.parametrize(
     ("text", "explanation"),
     [
@@ -268,14 +279,14 @@ def test_notations_of_numbers(text, notation, code):
         ("1e", "For a code write 0x1e"),
         ("1.2.3", "is not a number"),
         ("0xp3", "is not a number"),
-        ("0b012", "is not a number"),
+        ("0b012", "A code in binary has only the digits 0 and 1"),
         ("0x13c00", "'0x13c00' has 17 bits; FP16 codes have 16"),
         ("0x10000", "'0x10000' has 17 bits; FP16 codes have 16"),
         ("0b0 01111 00000000000", "'0b00111100000000000' has 17 bits; FP16 codes have 16"),
         ("-0x3c00", "a code has no sign in front"),
         ("1/0", "for infinity write inf"),
-        ("1e999999999", "the exponent is beyond 5000"),
-        ("0x1p99999", "the exponent is beyond 5000"),
+        ("1e999999999", "the exponent is beyond 3000"),
+        ("0x1p99999", "the exponent is beyond 3000"),
         ("9" * 2000, "this text has 2000 characters"),
         ("١٢", "is not a number"),
     ],
@@ -344,7 +355,7 @@ def test_fractions_round_as_pythons_division_does():
 
 
 def test_negative_fractions_round_to_nan_without_a_sign():
-    for text in ("-1e4000", "-1e-4000", "-1/3", "-2^4000"):
+    for text in ("-1e3000", "-1e-3000", "-1/3", "-2^3000"):
         assert np.isnan(parse(text, E8M0).value), text
     assert np.isnan(round_fraction(Fraction(-1, 3), E8M0))
 

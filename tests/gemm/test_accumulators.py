@@ -20,7 +20,7 @@ from labkit.gemm import (
     accumulate,
     emulate,
 )
-from labkit.gemm.accumulators import instruction_for
+from labkit.gemm.accumulators import SumOrder, instruction_for
 from labkit.interop import dtype_of
 from tests.oracles.mma_reference import GRID, to_format, whole
 
@@ -273,6 +273,21 @@ def test_a_tensor_core_is_an_accumulator() -> None:
     )
     with pytest.raises(ValueError, match="V100 Tensor Cores take FP16 operands; asked for BF16"):
         accumulate(*wide, None, SPECS["V100"])
+
+
+def test_sums_are_refused_in_a_format_that_is_not_computed() -> None:
+    with pytest.raises(ValueError, match="expected format FP16 or FP32 for SEQUENTIAL sums, got B"):
+        Accumulator("narrow", SumOrder.SEQUENTIAL, BF16)
+    with pytest.raises(ValueError, match="expected format FP32 for PAIRWISE sums, got FP16"):
+        Accumulator("narrow", SumOrder.PAIRWISE, FP16)
+    with pytest.raises(ValueError, match="expected format None for EXACT sums, got FP32"):
+        Accumulator("wide", SumOrder.EXACT, FP32)
+
+
+def test_the_formats_of_operands_may_be_named() -> None:
+    fp32 = torch.tensor([[1.0, 2.0]])
+    named = accumulate(fp32, fp32.T, accumulator="A100", operands=("BF16", torch.bfloat16))
+    assert torch.equal(named, accumulate(fp32, fp32.T, None, SPECS["A100"], FP32, (BF16, BF16)))
 
 
 def test_an_instruction_of_other_operands_keeps_the_result() -> None:

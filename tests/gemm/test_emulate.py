@@ -492,6 +492,10 @@ def test_a_spec_gives_the_row_of_other_operands() -> None:
     assert SPECS["H100"].for_operands(BF16).for_operands(E4M3) == eight_bits
 
 
+def test_operands_may_be_named() -> None:
+    assert SPECS["H100"].for_operands("E4M3", "E5M2") == SPECS["H100"].for_operands(E4M3, E5M2)
+
+
 def test_operands_that_a_gpu_lacks_are_refused() -> None:
     with pytest.raises(ValueError, match="V100 Tensor Cores take FP16 operands; asked for BF16"):
         SPECS["V100"].for_operands(BF16)

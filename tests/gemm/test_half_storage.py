@@ -274,6 +274,15 @@ def test_layer_of_one_feature_has_all_its_gradients() -> None:
         ), kind
 
 
+def test_a_sequence_without_steps_is_refused_as_by_torch() -> None:
+    layer = nn.GRU(3, 4).half()
+    empty = torch.zeros(0, 2, 3).half()
+    with pytest.raises(RuntimeError, match="sequence length to be larger than 0"):
+        layer(empty)
+    with half_storage("cpu"), pytest.raises(RuntimeError, match="one step or more"):
+        layer(empty)
+
+
 def test_second_derivative_of_a_recurrent_layer_is_refused() -> None:
     for kind in CELLS:
         layer = kind(1, 1).half()
@@ -430,6 +439,14 @@ def test_an_operation_in_place_returns_its_argument() -> None:
         assert torch.equal(y, F.rrelu(x.float(), training=True).half())
         assert (y is argument) == inplace
         assert torch.equal(argument, x) == (not inplace)
+
+
+def test_an_operation_in_place_takes_its_argument_by_name() -> None:
+    argument = torch.tensor([1.5, 2.7]).half()
+    with half_storage("cpu"):
+        returned = torch.round_(input=argument)
+    assert returned is argument
+    assert argument.tolist() == [2.0, 3.0]
 
 
 def test_operations_that_a_gpu_refuses_are_refused() -> None:

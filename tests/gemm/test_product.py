@@ -524,6 +524,11 @@ def test_worked_example_of_an_fp8_product_on_hopper() -> None:
     assert Emulated(SPECS["B200"], E4M3, E4M3)(a, b).item() == 1 + 2.0**-14
 
 
+def test_a_gpu_by_name_without_an_instruction_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="V100 Tensor Cores take FP16 operands; asked for E4M3"):
+        Emulated("V100", E4M3, E4M3)
+
+
 @pytest.mark.parametrize(
     ("gpu", "row"), [("H100", (32, 13, 13)), ("Ada", (16, 13, 13)), ("B200", (32, 25, 23))]
 )

@@ -7,7 +7,7 @@ import pytest
 
 from labkit import cli, gpu
 from labkit.gpu import catalogue, measure, passport, worker
-from tests.gpu.rehearsal import Rehearsal, lines_of, rehearsal
+from tests.gpu.rehearsal import Rehearsal, lines_of, rehearsal, rehearse
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +47,14 @@ def test_parts_of_checks_alone_are_left_out() -> None:
     arguments = cli.parser_of("gpu").parse_args(["--device", "cpu"])
     expected = [part for part in gpu.PARTS if part not in ("mma", "many")]
     assert list(gpu.command.budgets_of(arguments)) == expected
+
+
+def test_a_part_of_checks_alone_cannot_be_run(
+    no_checkout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rehearse(tmp_path, "mma") == 2
+    message = f"labkit gpu: the chosen parts consist of checks. {no_checkout}\n"
+    assert capsys.readouterr().err == message
 
 
 def test_a_passport_is_made_by_the_package(

@@ -15,7 +15,7 @@ import pytest
 
 from labkit import cli
 from labkit.gpu import passport
-from labkit.gpu.worker import WorkerProcess
+from labkit.gpu.worker import WorkerProcess, without_folders
 from tests.gpu.rehearsal import lines_by_item
 from tests.gpu.served_items import Found, serving
 from tests.slowness import slowness
@@ -164,6 +164,12 @@ def test_an_interrupted_passport_keeps_its_lines(
     lines = lines_by_item(file)
     assert list(lines) == ["start", "prints", "end"]
     assert lines["end"]["missing"] == ["hangs", "fails"]
+
+
+def test_only_the_home_folder_itself_becomes_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "home", lambda: Path("/people/ann"))
+    assert without_folders("/people/ann/train.py") == "~/train.py"
+    assert without_folders("/people/anna/train.py") == "/people/anna/train.py"
 
 
 # --- the command ----------------------------------------------------------------------------------

@@ -94,5 +94,5 @@ def test_progress_of_a_passport_is_refused(
 ) -> None:
     words = ["gpu", "--device", "cpu", "--progress", str(file), option, str(tmp_path / "q")]
     assert cli.main(words) == 2
-    assert "--progress is of parts" in capsys.readouterr().err
+    assert "--progress reports on parts" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

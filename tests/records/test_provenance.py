@@ -23,6 +23,10 @@ def test_a_gpu_is_named_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device_name(torch.device("cuda", 1)) == "Some GPU 1"
 
 
+def test_another_device_is_not_called_a_cpu() -> None:
+    assert device_name(torch.device("mps")) == "mps"
+
+
 def test_now_is_the_time_in_utc_to_the_second() -> None:
     before = datetime.now(UTC).replace(microsecond=0)
     text = now()

@@ -34,6 +34,7 @@ def test_the_picture_of_a_letter_is_lower_than_a_line():
     "text",
     [
         "`$x$`",
+        "``it is `$x$` there``",
         "```\n$x$\n```",
         "it costs $5 or $6",
         "set $HOME and $PATH first",
@@ -45,6 +46,7 @@ def test_the_picture_of_a_letter_is_lower_than_a_line():
     ],
     ids=[
         "code",
+        "code with backticks in it",
         "block of code",
         "prices",
         "variables",

@@ -420,14 +420,16 @@ def test_a_workers_html_brings_no_script_and_no_address(opened: Any) -> None:
     html = (
         "<section style='color:red' onclick='x()'><img src=x onerror='x()'><a href='//x'>a</a>"
         "<script>x()</script><div style='background:url(//x)'>kept</div>"
-        "<p style='position:fixed'>lost</p><style>*{}</style></section>"
+        "<p style='position:fixed'>lost</p><style>*{}</style>"
+        "<div style='color:red;\nposition:fixed'>here</div></section>"
     )
     cleaned = opened.evaluate(
         "(html) => { const place = document.createElement('div');"
         "place.append(pictureOf(html)); return place.innerHTML; }",
         html,
     )
-    assert cleaned == '<section style="color:red"><div>kept</div></section>'
+    expected = '<section style="color:red"><div>kept</div><div>here</div></section>'
+    assert cleaned == expected
 
 
 def test_in_a_file_the_button_says_that_a_server_is_needed(browser: Any, site: Path) -> None:
@@ -461,6 +463,37 @@ def test_an_exercise_is_solved_by_keyboard_alone(opened: Any) -> None:
     page.keyboard.press("Escape")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Run the checks"
+
+
+def test_shift_tab_moves_whole_lines_and_joins_none(opened: Any) -> None:
+    area = exercise(opened).locator("textarea")
+    # Text, start and end of the selection -> text after Shift+Tab.
+    cases = (
+        ("a\n\nb", 2, 2, "a\n\nb"),
+        ("a\n    b", 2, 2, "a\nb"),
+        ("a\n    b", 4, 4, "a\nb"),
+        ("\n    b", 0, 0, "\n    b"),
+        ("    a\n    b", 2, 7, "a\nb"),
+    )
+    for text, start, end, expected in cases:
+        area.fill(text)
+        area.evaluate("(area, [start, end]) => area.setSelectionRange(start, end)", [start, end])
+        area.press("Shift+Tab")
+        assert area.input_value() == expected, (text, start, end)
+
+
+def test_tab_fills_four_columns_before_an_empty_first_line(opened: Any) -> None:
+    area = exercise(opened).locator("textarea")
+    area.fill("\nb")
+    area.evaluate("(area) => area.setSelectionRange(0, 0)")
+    area.press("Tab")
+    assert area.input_value() == "    \nb"
+
+
+def test_a_character_that_a_run_began_is_not_in_the_next_one(opened: Any) -> None:
+    half = "import sys\nsys.stdout.buffer.write(b'\\xe2\\x82')\nsys.stdout.flush()\n"
+    answered(opened, ULP, half + EPSILON)
+    assert answered(opened, ULP, f"print('whole')\n{EPSILON}")["said"].startswith("whole")
 
 
 def test_hints_come_one_by_one(opened: Any) -> None:

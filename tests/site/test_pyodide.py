@@ -18,7 +18,19 @@ from labkit.site import (
     pyodide_of_npm,
     server_of,
 )
-from labkit.site.pyodide import FILES, VERSION
+from labkit.site.pyodide import FILES, VERSION, cache_folder
+
+
+def test_only_an_absolute_path_replaces_the_cache_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    default = cache_folder()
+    for ignored in ("", "caches"):
+        monkeypatch.setenv("XDG_CACHE_HOME", ignored)
+        assert cache_folder() == default, ignored
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "fp16-lab"
 
 
 def test_without_npm_the_error_says_what_to_do(

@@ -24,6 +24,7 @@ from labkit.course import lessons
 from labkit.course.notebook import folded
 from labkit.formats import FP16
 from labkit.instrument import snapshot
+from labkit.records import write_atomic
 from labkit.site import MARKER, SiteError, run_notebook, write_site
 from labkit.widgets import BitExplorer, FaultWall, LiveTraining, NumberLine, UnderflowHistogram
 from labkit.widgets.base.widget import LabWidget
@@ -117,6 +118,20 @@ def test_a_page_links_to_no_lesson_that_was_not_written(tmp_path: Path) -> None:
     assert set(re.findall(r'href="(\w+\.html)', page)) <= {"06_lesson.html", "index.html"}
     # The name of the lesson stays as text.
     assert "Later" in page
+
+
+def test_links_between_notebooks_lead_to_pages_whatever_their_names(tmp_path: Path) -> None:
+    links = "[a](my-notes.ipynb) [b](my%20notes.ipynb#x) [c](no-page.ipynb) [d](//x.org/a.ipynb)"
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(links, id="links")])
+    write_site(tmp_path / "site", {"my-notes": notebook, "my notes": notebook})
+    page = (tmp_path / "site" / "my notes.html").read_text(encoding="utf-8")
+    for link in (
+        '<a href="my-notes.html">a</a>',
+        '<a href="my%20notes.html#x">b</a>',
+        '<a href="//x.org/a.ipynb">d</a>',
+    ):
+        assert link in page
+    assert "no-page" not in page
 
 
 @pytest.fixture(scope="session")
@@ -284,6 +299,19 @@ def test_the_index_counts_answers_until_they_are_forgotten(served: str, browser:
         assert progress.inner_text() == "0 of 2 questions answered"
 
 
+def test_the_index_counts_answers_on_a_page_of_any_name(
+    tmp_path: Path, browser: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LabWidget, "for_pages", True)
+    notebook = nbformat.v4.new_notebook(cells=[displayed("choice")])
+    write_site(tmp_path, {"my notes, 100% #1": notebook})
+    with visit(browser, (tmp_path / "index.html").as_uri()) as page:
+        page.get_by_role("link", name="my notes").click()
+        answer_wrongly(page).wait_for()
+        page.get_by_role("link", name="All lessons").click()
+        page.get_by_text("1 of 1 questions answered", exact=True).wait_for()
+
+
 def test_a_chosen_theme_replaces_the_systems_and_stays(served: str, browser: Any) -> None:
     with visit(browser, f"{served}/index.html", color_scheme="dark") as page:
         body = page.locator("body")
@@ -435,6 +463,37 @@ def test_a_page_says_whether_its_lesson_was_run(site: Path, html: str) -> None:
 
 
 ONE_PAGE = {"01_one": nbformat.v4.new_notebook()}
+
+
+def test_a_site_that_was_interrupted_can_be_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(path: Path, content: bytes) -> Path:
+        if path.name == "02_two.html":
+            raise KeyboardInterrupt
+        return write_atomic(path, content)
+
+    two_pages = {**ONE_PAGE, "02_two": nbformat.v4.new_notebook()}
+    with monkeypatch.context() as patch:
+        patch.setattr("labkit.site.writing.write_atomic", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write_site(tmp_path, two_pages)
+    assert (tmp_path / "01_one.html").is_file()
+    write_site(tmp_path, {"03_three": nbformat.v4.new_notebook()})
+    assert {path.name for path in tmp_path.glob("*.html")} == {"index.html", "03_three.html"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"text", b"[]", b'"text"', b'{"a": 1}', b'{"nbformat": 4, "metadata": {}}', b"\xff"],
+)
+def test_a_file_of_another_kind_than_a_notebook_is_refused(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.ipynb"
+    file.write_bytes(content)
+    assert main(["site", str(tmp_path / "pages"), str(file)]) == 2
+    assert f"labkit site: expected a notebook, got {file}" in capsys.readouterr().err
 
 
 def test_a_folder_of_other_files_is_refused(tmp_path: Path, capsys: Any) -> None:

@@ -107,6 +107,21 @@ def test_a_grid_can_be_stopped_and_runs_no_pair_twice(tmp_path: Path) -> None:
     assert [record.seed for record in finished] == [0, 1]
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_grid_that_is_stopped_at_once_trains_nothing(workers: int, tmp_path: Path) -> None:
+    begun: list[int] = []
+    records = train_grid(
+        SHORT,
+        [FP32],
+        range(3),
+        tmp_path,
+        workers=workers,
+        begins=lambda task, recipe, seed: begun.append(seed),
+        stop=lambda: True,
+    )
+    assert (records, begun) == ([], [])
+
+
 @pytest.mark.parametrize(
     ("recipes", "seeds", "workers", "kind", "message"),
     [

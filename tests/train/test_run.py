@@ -52,7 +52,7 @@ def test_scaling_and_master_weights_may_change_in_a_run() -> None:
     assert run.step().scale == 1.0
     run.change(RECIPES["FP16 static"])
     assert run.step().scale == 1024.0
-    run.change(RECIPES["FP16 no master"])
+    run.change("FP16 no master")
     run.step()
     pairs = zip(run.weights.model_weights, run.weights.master_weights, strict=True)
     assert all(torch.equal(p.float(), m) for p, m in pairs)
@@ -273,7 +273,7 @@ def test_a_fork_may_have_another_scaler() -> None:
 def test_a_fork_into_other_formats_converts_weights_and_moments() -> None:
     run = run_of("FP32")
     for other in ("O1", "O2", "O3", "BF16"):
-        fork = run.fork(RECIPES[other])
+        fork = run.fork(other)
         here, there = run.engine.optimizer.state, fork.engine.optimizer.state
         for (ours, mine), (weight, theirs) in zip(here.items(), there.items(), strict=True):
             assert torch.equal(weight, ours.to(weight.dtype)), other

@@ -96,7 +96,7 @@ def test_right_answers_of_the_quiz_have_different_places() -> None:
 
 
 def test_a_question_whose_answer_is_no_choice_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected the answer among the choices"):
+    with pytest.raises(ValueError, match="answer: expected one of the choices"):
         QuizQuestion("1 + 1?", ("3", "4"), "2", "", "01_numbers")
 
 

@@ -91,11 +91,21 @@ function insert(area, text) {
  * @param {HTMLTextAreaElement} area
  */
 function newLine(area) {
-  const before = area.value.slice(0, area.selectionStart);
-  const line = before.slice(before.lastIndexOf("\n") + 1);
+  const { selectionStart: start, value } = area;
+  const line = value.slice(startOfLine(value, start), start);
   const own = /^ */.exec(line)?.[0] ?? "";
   const opens = /:\s*(#.*)?$/.test(line);
   return `\n${own}${opens ? INDENT : ""}`;
+}
+
+/**
+ * Return where the line of a place in a text begins.
+ *
+ * @param {string} text
+ * @param {number} place
+ */
+function startOfLine(text, place) {
+  return text.slice(0, place).lastIndexOf("\n") + 1;
 }
 
 /**
@@ -106,17 +116,21 @@ function newLine(area) {
  */
 function indent(area, back) {
   const { selectionStart: start, selectionEnd: end, value } = area;
+  const from = startOfLine(value, start);
   if (!back && start === end) {
     // The cursor moves to the next multiple of four columns.
-    const column = start - (value.lastIndexOf("\n", start - 1) + 1);
+    const column = start - from;
     insert(area, INDENT.slice(column % INDENT.length));
     return;
   }
-  const from = value.lastIndexOf("\n", start - 1) + 1;
-  const lines = value.slice(from, end).split("\n");
+  const lineBreak = value.indexOf("\n", end);
+  const to = lineBreak < 0 ? value.length : lineBreak;
+  const lines = value.slice(from, to).split("\n");
   const moved = lines.map((line) => (back ? line.replace(/^ {1,4}/, "") : INDENT + line));
   const text = moved.join("\n");
-  area.setSelectionRange(from, end);
+  // To delete an empty selection would delete the line break before it.
+  if (text === value.slice(from, to)) return;
+  area.setSelectionRange(from, to);
   insert(area, text);
   if (start === end) {
     // The cursor stays at its place in the line.

@@ -9,7 +9,8 @@ const ELEMENTS = new Set(
   ),
 );
 // Letters, digits and punctuation, but no addresses, escapes, or positions outside of the picture.
-const STYLE = /^(?!.*(url|image|position|\\))[\w\s:;,.%#()-]*$/i;
+// A style can have several lines, so that the dot has to match a line break, too.
+const STYLE = /^(?!.*(url|image|position|\\))[\w\s:;,.%#()-]*$/is;
 
 /**
  * The elements of a grade, without scripts, addresses and handlers.

@@ -182,6 +182,8 @@ self.onmessage = async ({ data }) => {
       post({ kind: "ready" });
     } else if (reply) {
       letters = data.letters;
+      // Without new bytes, the decoder forgets a character that the run before left unfinished.
+      decoder.decode();
       post({ kind: "answer", answer: reply(toJson(data.request)) });
     }
   } catch (error) {

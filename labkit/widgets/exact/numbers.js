@@ -472,8 +472,9 @@ export function roundValue(x, format, mode) {
 
 // The longest text that is parsed, in characters: FP64's longest exact decimal has about 1100.
 const LONGEST = 1200;
-// The largest exponent of 2 or 10 that is computed. Larger ones would need very long bigints.
-const LARGEST_EXPONENT = 5000;
+// The largest exponent of 2 or 10 that is computed, as in labkit.formats.text. Larger ones would
+// need very long bigints.
+const LARGEST_EXPONENT = 3000;
 // Digits with or without a point: 1, 1., 1.5, .5
 const NUMBER = "(\\d+\\.?\\d*|\\.\\d+)";
 // The forms of a text in lower case, without its sign. A text has one form at most.
@@ -622,6 +623,8 @@ function noNumber(text, body) {
     hint = `Write a decimal point, not a comma: ${text.replaceAll(",", ".").trim()}. `;
   } else if (/^0x[0-9a-f]*\.[0-9a-f]*$/.test(body)) {
     hint = `A hex-float ends in p and a power of two: ${text.trim()}p0. `;
+  } else if (body.startsWith("0b")) {
+    hint = "A code in binary has only the digits 0 and 1. ";
   } else if (/^[0-9a-f]+$/.test(body)) {
     hint = `For a code write 0x${body}. `;
   }
