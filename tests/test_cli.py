@@ -321,6 +321,15 @@ def test_a_checkout_opens_at_the_first_lesson() -> None:
     ]
 
 
+def test_a_notebook_in_the_home_folder_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    (tmp_path / "mine.ipynb").touch()
+    assert notebooks.notebook_to_open(Path("~/mine.ipynb")) == (tmp_path / "mine.ipynb").resolve()
+
+
 def test_folders_with_answers_are_hidden() -> None:
     assert "labkit_lessons" in notebooks.HIDDEN
 

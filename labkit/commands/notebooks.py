@@ -89,10 +89,11 @@ def notebook_to_open(what: Path | None) -> Path:
         what = Path(LESSONS_FOLDER)
         if checkout() and not added_lessons():
             what = notebooks_folder() / FIRST_LESSON
+    what = what.expanduser()
     if what.is_file() and what.suffix != ".ipynb":
         raise CommandError(f"expected a notebook (.ipynb) or a folder, got the file {what}")
     if what.suffix != ".ipynb":
-        return _copy_lessons(what.expanduser().resolve())
+        return _copy_lessons(what.resolve())
     if not what.is_file():
         raise FileNotFoundError(
             f"there is no notebook {what}; `labkit lab FOLDER` copies the lessons into a folder "

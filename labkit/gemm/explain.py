@@ -229,7 +229,12 @@ def _values(numbers: Numbers, format: Format, name: str) -> NDArray[np.float64]:
         require_kind(numbers, Sequence, name, "Pass a list of numbers")
         for number in numbers:
             require_kind(number, float, name)
-        matrix = np.asarray(numbers, np.float64)
+        try:
+            matrix = np.asarray(numbers, np.float64)
+        except OverflowError:
+            raise ValueError(
+                f"{name}: expected numbers that FP64 can hold, got an integer beyond them"
+            ) from None
     values = operand(matrix, format, name).astype(np.float64).reshape(-1)
     if not np.isfinite(values).all():
         raise ValueError(

@@ -615,6 +615,11 @@ def test_explanation_of_unequal_lengths_is_refused() -> None:
         explain([1.0], [1.0, 1.0], 0.0, SPECS["V100"])
 
 
+def test_explanation_of_an_integer_beyond_fp64_is_refused() -> None:
+    with pytest.raises(ValueError, match="a: expected numbers that FP64 can hold"):
+        explain([10**400], [1.0], 0.0, SPECS["V100"])
+
+
 def test_explanation_in_a_format_without_a_result_is_refused() -> None:
     with pytest.raises(ValueError, match="out: expected FP32 for A100, got FP16"):
         explain([1.0], [1.0], 0.0, SPECS["A100"].for_operands(BF16), FP16)

@@ -143,6 +143,21 @@ def test_a_report_names_losses_that_differ_from_the_cpu(a_loss_off: Found) -> No
     assert "0.001 off, 12345 ulps" in text
 
 
+def test_a_report_names_an_inf_where_the_cpu_has_nan() -> None:
+    line = line_of("train digits FP32")
+    first, _, third = line["cpu"]
+    changed = {"losses": [first, "inf", third], "again": [first, "inf", third]}
+    text = report_with({**line, **changed, "cpu": [first, "nan", third]})
+    assert "step 2: as on the CPU, nan" in text
+
+
+def test_a_nan_on_both_devices_is_not_a_difference() -> None:
+    line = line_of("train digits FP32")
+    losses = [line["cpu"][0], "nan", "nan"]
+    text = report_with({**line, "losses": losses, "again": losses, "cpu": losses})
+    assert "as on the CPU, nan" not in text
+
+
 def test_a_difference_within_the_format_is_not_named(a_loss_off: Found) -> None:
     assert "0.001 off" not in report_with({**a_loss_off, "recipe": "BF16"})
 
