@@ -67,23 +67,45 @@ def test_every_normalisation_layer_stays_fp32_by_default() -> None:
         }, name
 
 
-def test_conversion_keeps_parameter_objects_and_ties() -> None:
-    net = nn.ModuleDict(
-        {"embed": nn.Embedding(5, 3), "head": nn.Linear(3, 5, bias=False), "norm": nn.LayerNorm(5)}
-    )
-    net["head"].weight = net["embed"].weight
-    net["head"].bias = net["norm"].bias
-    mask = torch.ones(3)
-    net.register_buffer("mask", mask)
-    net["embed"].register_buffer("mask", mask)
-    ids = [id(p) for p in net.parameters()]
-    to_model_format(net, BF16)
-    assert [id(p) for p in net.parameters()] == ids
-    assert net["head"].weight is net["embed"].weight
-    assert net["head"].weight.dtype == torch.bfloat16
-    assert net["norm"].bias.dtype == torch.float32, "a bias shared with a norm was cast"
-    assert net["embed"].mask is net.mask, "a shared buffer was copied"
-    assert net.mask.dtype == torch.float32, "a buffer of a custom module was cast"
+class TestTies:
+    """A network whose head shares a weight with an embedding, a bias with a norm, and a mask."""
+
+    @pytest.fixture
+    def network(self) -> nn.ModuleDict:
+        layers = {
+            "embed": nn.Embedding(5, 3),
+            "head": nn.Linear(3, 5, bias=False),
+            "norm": nn.LayerNorm(5),
+        }
+        network = nn.ModuleDict(layers)
+        network["head"].weight = network["embed"].weight
+        network["head"].bias = network["norm"].bias
+        mask = torch.ones(3)
+        network.register_buffer("mask", mask)
+        network["embed"].register_buffer("mask", mask)
+        return network
+
+    def test_parameters_stay_the_same_objects(self, network: nn.ModuleDict) -> None:
+        ids = [id(p) for p in network.parameters()]
+        to_model_format(network, BF16)
+        assert [id(p) for p in network.parameters()] == ids
+
+    def test_a_shared_weight_is_cast_once(self, network: nn.ModuleDict) -> None:
+        to_model_format(network, BF16)
+        assert network["head"].weight is network["embed"].weight
+        assert network["head"].weight.dtype == torch.bfloat16
+
+    def test_a_bias_shared_with_a_norm_is_not_cast(self, network: nn.ModuleDict) -> None:
+        to_model_format(network, BF16)
+        assert network["norm"].bias.dtype == torch.float32
+
+    def test_a_shared_buffer_is_not_copied(self, network: nn.ModuleDict) -> None:
+        to_model_format(network, BF16)
+        assert network["embed"].mask is network.mask
+
+    def test_a_buffer_of_a_custom_module_is_not_cast(self, network: nn.ModuleDict) -> None:
+        to_model_format(network, BF16)
+        assert network.mask.dtype == torch.float32
 
 
 def test_complex_integer_and_boolean_tensors_are_not_cast() -> None:

@@ -213,58 +213,77 @@ def test_flat_masters_step_with_gradients_of_zeros() -> None:
 def test_a_model_is_unchanged_after_an_error_of_its_optimizer(recipe: str, flat: bool) -> None:
     model = nn.Sequential(net(), nn.BatchNorm1d(3), nn.LSTM(3, 2))
     model(torch.randn(4, 6))[0].sum().backward()
-    before = copy.deepcopy(model)
-    gradients = [p.grad.clone() for p in model.parameters()]
     tensors = [*model.parameters(), *model.buffers()]
+    before = copy.deepcopy(tensors)
+    gradients = [p.grad.clone() for p in model.parameters()]
     with pytest.raises(ValueError, match="Invalid learning rate"):
         Engine(model, partial(torch.optim.SGD, lr=-1.0), recipe, flat=flat)
+    after = [*model.parameters(), *model.buffers()]
     # Tensors are the same objects, so that optimizers and ties that hold them still do.
-    assert [id(tensor) for tensor in [*model.parameters(), *model.buffers()]] == [
-        id(tensor) for tensor in tensors
-    ]
-    pairs = zip(model.parameters(), before.parameters(), gradients, strict=True)
-    for now, then, gradient in pairs:
-        assert now.dtype == torch.float32
-        assert torch.equal(now, then)
-        assert now.grad.dtype == torch.float32
-        assert torch.equal(now.grad, gradient)
-    x = torch.randn(4, 6)
-    assert torch.equal(model(x)[0], before(x)[0])
+    assert list(map(id, after)) == list(map(id, tensors))
+    assert [tensor.dtype for tensor in after] == [tensor.dtype for tensor in before]
+    assert unchanged(before, after)
+    assert {p.grad.dtype for p in model.parameters()} == {torch.float32}
+    assert unchanged(gradients, [p.grad for p in model.parameters()])
 
 
 def test_a_step_without_gradients_changes_nothing() -> None:
     engine = Engine(net(), partial(ADAM, weight_decay=0.1), O2)
     before = [m.clone() for m in engine.weights.master_weights]
-    # Once there is no backward pass, and once its loss depends on no parameter of the model.
-    for unrelated in (None, torch.zeros((), requires_grad=True)):
-        if unrelated is not None:
-            engine.backward(unrelated * 1.0)
-        report = engine.step()
-        assert not report.stepped
-        assert not report.found_inf
-        assert "no gradient: call engine.backward" in report.why
+    engine.step()
     assert unchanged(before, engine.weights.master_weights)
     assert engine.scaler == Engine(net(), SGD, O2).scaler
-    # The engine can be trained afterwards.
+
+
+def test_a_step_without_a_backward_pass_is_not_taken() -> None:
+    report = Engine(net(), SGD, O2).step()
+    assert (report.stepped, report.found_inf) == (False, False)
+    assert "no gradient: call engine.backward" in report.why
+
+
+def test_a_step_after_a_loss_of_no_parameter_is_not_taken() -> None:
+    engine = Engine(net(), SGD, O2)
+    engine.backward(torch.zeros((), requires_grad=True) * 1.0)
+    report = engine.step()
+    assert (report.stepped, report.found_inf) == (False, False)
+    assert "no gradient: call engine.backward" in report.why
+
+
+def test_an_engine_trains_after_a_step_without_gradients() -> None:
+    engine = Engine(net(), SGD, O2)
+    before = [m.clone() for m in engine.weights.master_weights]
+    engine.step()
     train(engine, 2)
     assert not unchanged(before, engine.weights.master_weights)
 
 
-def test_a_skipped_step_reports_the_gradients_at_fault() -> None:
-    for clipped in (False, True):
+class TestSkippedStep:
+    """A step whose gradients overflow, clipped before it or not."""
+
+    @pytest.fixture(params=[False, True], ids=["not clipped", "clipped"])
+    def engine(self, request: pytest.FixtureRequest) -> Engine:
         engine = Engine(net(), SGD, replace(O2, scaler=ScalerConfig(init_scale=2.0**30)))
-        before = [p.clone() for p in engine.model.parameters()]
         engine.backward(loss_of(engine, 0))
-        if clipped:
+        if request.param:
             assert not engine.clip(1.0).isfinite()
+        return engine
+
+    def test_its_report_names_the_gradients_at_fault(self, engine: Engine) -> None:
+        culprits = engine.step().culprits
+        assert "3.weight" in culprits
+        assert set(culprits) <= {name for name, _ in engine.model.named_parameters()}
+
+    def test_its_report_counts_it(self, engine: Engine) -> None:
         report = engine.step()
-        assert not report.stepped
-        assert report.found_inf
-        assert report.scale == 2.0**30
-        assert report.skips_in_a_row == 1
-        assert "3.weight" in report.culprits
-        assert set(report.culprits) <= {name for name, _ in engine.model.named_parameters()}
+        assert (report.stepped, report.found_inf, report.skips_in_a_row) == (False, True, 1)
+
+    def test_it_halves_the_scale(self, engine: Engine) -> None:
+        assert engine.step().scale == 2.0**30
         assert engine.scaler.scale == 2.0**29
+
+    def test_it_changes_no_weight(self, engine: Engine) -> None:
+        before = [p.clone() for p in engine.model.parameters()]
+        engine.step()
         assert unchanged(before, engine.model.parameters())
 
 

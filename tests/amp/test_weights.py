@@ -108,49 +108,54 @@ def test_any_optimizer_steps_the_master() -> None:
                 assert torch.equal(weight, master.to(weight.dtype)), (name, step)
 
 
-def test_unsuitable_optimizers_and_groups_are_refused() -> None:
-    """An optimizer of the model's FP16 weights would step tensors that get no gradient.
+PLAIN_SGD = partial(torch.optim.SGD, lr=0.1)
 
-    Each step would be reported as taken.
-    """
+
+def test_an_optimizer_of_the_fp16_weights_is_refused() -> None:
+    """It would step tensors that get no gradient, and each step would be reported as taken."""
     half = nn.Linear(2, 1).half()
-    sgd = partial(torch.optim.SGD, lr=0.1)
-    # FP32 weights are their own masters, so an optimizer of them is suitable.
+    message = r"expected SGD to step the 2 masters, got 2 other.*lambda weights"
+    with pytest.raises(ValueError, match=message):
+        Weights(half, lambda _: PLAIN_SGD(half.parameters()))
+
+
+def test_an_optimizer_of_fp32_weights_is_taken() -> None:
+    """FP32 weights are their own masters."""
     single = nn.Linear(2, 1)
-    weights = Weights(single, lambda _: torch.optim.SGD(single.parameters(), lr=1.0))
+    weights = Weights(single, lambda _: PLAIN_SGD(single.parameters()))
     assert weights.master_weights[0] is single.weight
-    model = small_net()
+
+
+def test_an_optimizer_that_evaluates_the_loss_is_refused() -> None:
+    with pytest.raises(ValueError, match="LBFGS evaluates the loss several times"):
+        Weights(small_net(), torch.optim.LBFGS)
+
+
+def test_a_lazy_layer_is_refused() -> None:
     lazy = nn.Sequential(nn.LazyLinear(3))
-    for wrong, make, groups, expected in (
+    with pytest.raises(ValueError, match=r"'0.weight' of a lazy layer has no shape yet"):
+        Weights(lazy, PLAIN_SGD)
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        (lambda model: [{"params": model[0].parameters()}], r"in none, the first is '1.weight'"),
         (
-            half,
-            lambda _: sgd(half.parameters()),
-            None,
-            r"expected SGD to step the 2 masters, got 2 other.*lambda weights",
-        ),
-        (model, torch.optim.LBFGS, None, "LBFGS evaluates the loss several times"),
-        (lazy, sgd, None, r"'0.weight' of a lazy layer has no shape yet"),
-        (
-            model,
-            sgd,
-            [{"params": model[0].parameters()}],
-            r"in none, the first is '1.weight'",
-        ),
-        (
-            model,
-            sgd,
-            [{"params": [nn.Parameter(torch.zeros(2))]}],
+            lambda _: [{"params": [nn.Parameter(torch.zeros(2))]}],
             r"got 1 other tensor, the first of shape \(2,\)",
         ),
         (
-            model,
-            sgd,
-            [{"params": model.parameters()}, {"params": model[0].weight}],
+            lambda model: [{"params": model.parameters()}, {"params": model[0].weight}],
             r"got '0.weight' twice",
         ),
-    ):
-        with pytest.raises(ValueError, match=expected):
-            Weights(wrong, make, groups=groups)
+    ],
+    ids=["missing", "other", "twice"],
+)
+def test_groups_must_hold_each_parameter_once(groups: Any, expected: str) -> None:
+    model = small_net()
+    with pytest.raises(ValueError, match=expected):
+        Weights(model, PLAIN_SGD, groups=groups(model))
 
 
 class CheckedAdam(torch.optim.Adam):
@@ -193,23 +198,27 @@ def test_a_group_that_the_optimizer_refuses_changes_nothing(flat: bool) -> None:
 
 
 @pytest.mark.parametrize("flat", [False, True])
-def test_groups_keep_their_options(flat: bool) -> None:
+class TestGroups:
     """A frozen first layer, a norm with its own learning rate and no decay, and the rest."""
-    model = small_net()
-    model[0].requires_grad_(False)
-    first, second, third = (list(layer.parameters()) for layer in model)
-    groups = [
-        {"params": first},
-        {"params": second, "lr": 0.5, "weight_decay": 0.0},
-        {"params": third},
-    ]
-    weights = Weights(
-        model, partial(torch.optim.SGD, lr=0.01, weight_decay=0.25), groups=groups, flat=flat
-    )
-    options = [(group["lr"], group["weight_decay"]) for group in weights.optimizer.param_groups]
-    assert options == [(0.01, 0.25), (0.5, 0), (0.01, 0.25)]
 
-    def step_by_ones() -> list[torch.Tensor]:
+    @pytest.fixture
+    def model(self) -> nn.Sequential:
+        model = small_net()
+        model[0].requires_grad_(False)
+        return model
+
+    @pytest.fixture
+    def weights(self, model: nn.Sequential, flat: bool) -> Weights:
+        first, second, third = (list(layer.parameters()) for layer in model)
+        groups = [
+            {"params": first},
+            {"params": second, "lr": 0.5, "weight_decay": 0.0},
+            {"params": third},
+        ]
+        make = partial(torch.optim.SGD, lr=0.01, weight_decay=0.25)
+        return Weights(model, make, groups=groups, flat=flat)
+
+    def step_by_ones(self, model: nn.Sequential, weights: Weights) -> list[torch.Tensor]:
         """Take a step with gradients of one; return the layers' weights before it."""
         for p in model.parameters():
             p.grad = torch.ones_like(p) if p.requires_grad else None
@@ -217,17 +226,33 @@ def test_groups_keep_their_options(flat: bool) -> None:
         weights.step(weights.scaled_gradients())
         return before
 
-    frozen, norm, last = step_by_ones()
-    assert torch.equal(model[0].weight, frozen)
-    assert torch.equal(model[1].weight, norm - 0.5)
-    expected = last.float() - np.float32(0.01) * (1 + np.float32(0.25) * last.float())
-    assert torch.equal(model[2].weight, expected.half())
-    model[0].requires_grad_(True)
-    with pytest.raises(RuntimeError, match=r"'0.weight' was frozen .*add_group"):
-        step_by_ones()
-    weights.add_group({"params": model[0].parameters(), "lr": 0.5, "weight_decay": 0.0})
-    step_by_ones()
-    assert torch.equal(model[0].weight, (frozen.float() - 0.5).half())
+    def test_groups_keep_their_options(self, weights: Weights) -> None:
+        options = [(group["lr"], group["weight_decay"]) for group in weights.optimizer.param_groups]
+        assert options == [(0.01, 0.25), (0.5, 0), (0.01, 0.25)]
+
+    def test_a_step_has_the_options_of_each_group(
+        self, model: nn.Sequential, weights: Weights
+    ) -> None:
+        frozen, norm, last = self.step_by_ones(model, weights)
+        assert torch.equal(model[0].weight, frozen)
+        assert torch.equal(model[1].weight, norm - 0.5)
+        expected = last.float() - np.float32(0.01) * (1 + np.float32(0.25) * last.float())
+        assert torch.equal(model[2].weight, expected.half())
+
+    def test_a_layer_that_was_frozen_is_refused_with_a_remedy(
+        self, model: nn.Sequential, weights: Weights
+    ) -> None:
+        model[0].requires_grad_(True)
+        with pytest.raises(RuntimeError, match=r"'0.weight' was frozen .*add_group"):
+            self.step_by_ones(model, weights)
+
+    def test_a_layer_that_was_frozen_can_be_added(
+        self, model: nn.Sequential, weights: Weights
+    ) -> None:
+        model[0].requires_grad_(True)
+        weights.add_group({"params": model[0].parameters(), "lr": 0.5, "weight_decay": 0.0})
+        before, _, _ = self.step_by_ones(model, weights)
+        assert torch.equal(model[0].weight, (before.float() - 0.5).half())
 
 
 def test_weight_decay_spares_norms_and_biases() -> None:

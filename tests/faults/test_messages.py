@@ -169,11 +169,15 @@ def test_a_message_has_known_cards_and_a_dated_source(message: Message) -> None:
         assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", message.date)
 
 
-def test_other_texts_are_not_explained(capsys) -> None:
-    assert messages_in("") == []
-    assert explain("") == []
-    for text in OTHER_TEXTS:
-        assert messages_in(text) == [], text
-        assert explain(text) == [], text
-        assert main(["explain", *text.split()]) == 1, text
-        assert "No known fault" in capsys.readouterr().err
+@pytest.mark.parametrize("text", ["", *OTHER_TEXTS])
+def test_other_texts_are_not_explained(text: str) -> None:
+    assert messages_in(text) == []
+    assert explain(text) == []
+
+
+@pytest.mark.parametrize("text", OTHER_TEXTS)
+def test_the_command_says_that_a_text_is_not_known(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", *text.split()]) == 1
+    assert "No known fault" in capsys.readouterr().err

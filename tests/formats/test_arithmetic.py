@@ -239,13 +239,21 @@ def test_stochastic_sums_are_refused(sum, terms):
         sum(terms, FP16, Rounding.STOCHASTIC)
 
 
-def test_results_overflow_as_rounding_does():
-    assert add(65504.0, 65504.0, FP16).value == np.inf
-    # From 65520 on, numbers round to infinity.
-    assert add(65504.0, 16.0, FP16).value == np.inf
-    assert add(65504.0, 8.0, FP16).value == 65504
+# From 65520 on, numbers round to infinity.
+@pytest.mark.parametrize(("b", "expected"), [(8.0, 65504), (16.0, np.inf), (65504.0, np.inf)])
+def test_a_sum_overflows_as_rounding_does(b, expected):
+    assert add(65504.0, b, FP16).value == expected
+
+
+def test_a_sum_can_saturate():
     assert add(65504.0, 65504.0, FP16, overflow=Overflow.SATURATE).value == 65504
+
+
+def test_a_product_beyond_a_format_without_infinity_is_nan():
     assert np.isnan(multiply(448.0, 2.0, E4M3).value)
+
+
+def test_a_product_beyond_a_format_of_numbers_only_saturates():
     assert multiply(6.0, 6.0, E2M1).value == 6
 
 

@@ -20,7 +20,6 @@ from labkit.formats import (
     FP16,
     FP32,
     FP64,
-    TF32,
     Format,
     Overflow,
     Rounding,
@@ -158,15 +157,24 @@ def test_random_bits_that_do_not_fit_are_refused():
         round_to([1.0, 2.0], FP16, random_bits=[1, 2])
 
 
-def test_rounding_keeps_types_and_shapes():
-    for dtype in (np.float16, np.float32, np.float64):
-        assert round_to(np.ones(3, dtype), E4M3).dtype == dtype
-        assert round_to(dtype(1), E4M3).shape == ()
-    assert round_to([1, 2049], FP16).tolist() == [1, 2048]
-    # Integers become float64.
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_rounding_keeps_the_dtype_of_floats(dtype):
+    assert round_to(np.ones(3, dtype), E4M3).dtype == dtype
+
+
+def test_rounded_integers_are_float64():
     assert round_to(2049, FP16).dtype == np.float64
-    assert round_to([], FP16).shape == (0,)
-    assert round_to(np.ones((0, 3), np.float32), FP16).shape == (0, 3)
+
+
+def test_a_list_can_be_rounded():
+    assert round_to([1, 2049], FP16).tolist() == [1, 2048]
+
+
+@pytest.mark.parametrize(
+    "numbers", [np.float32(1), np.ones(3), np.ones((0, 3), np.float32), np.zeros(0)]
+)
+def test_rounding_keeps_the_shape(numbers):
+    assert round_to(numbers, FP16).shape == numbers.shape
 
 
 def test_rounding_reads_views():
@@ -213,11 +221,20 @@ def test_ulp_is_the_distance_to_the_next_value():
     values = decode(np.arange(FP16.max_code), FP16)
     above = decode(np.arange(1, FP16.max_code + 1), FP16)
     assert np.array_equal(ulp(values, FP16), above - values)
-    assert ulp(np.inf, FP16) == 32
-    assert ulp(65504, FP16) == 32
-    assert np.isnan(ulp(np.nan, FP16))
+
+
+def test_ulp_in_fp64_is_the_spacing_of_numpy():
+    values = decode(np.arange(FP16.max_code), FP16)
     assert np.array_equal(ulp(values, FP64), np.spacing(values))
-    assert ulp(1.0, TF32) == 2**-10
+
+
+@pytest.mark.parametrize("x", [65504, np.inf])
+def test_ulp_at_the_end_is_that_of_the_largest_binade(x):
+    assert ulp(x, FP16) == 32
+
+
+def test_ulp_of_nan_is_nan():
+    assert np.isnan(ulp(np.nan, FP16))
 
 
 @pytest.mark.parametrize(
@@ -314,11 +331,20 @@ def test_the_exact_number_of_a_text_is_kept():
     assert parse("0.1", FP16).exact == Fraction(1, 10)
 
 
-def test_text_in_formats_without_infinity_or_sign():
+def test_infinity_is_nan_in_a_format_without_it():
     assert np.isnan(parse("inf", E4M3).value)
+
+
+def test_a_number_too_large_is_the_largest_in_a_format_of_numbers_only():
     assert parse("7", E2M1).value == 6
-    assert parse("-1", E8M0).code == 0xFF
-    assert parse("0", E8M0).code == 0xFF
+
+
+@pytest.mark.parametrize("text", ["-1", "0"])
+def test_a_number_that_e8m0_lacks_is_nan(text):
+    assert parse(text, E8M0).code == 0xFF
+
+
+def test_nan_is_refused_by_a_format_of_numbers_only():
     with pytest.raises(ValueError, match="E2M1 has no NaN"):
         parse("nan", E2M1)
 

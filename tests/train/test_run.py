@@ -440,23 +440,34 @@ def test_a_weight_that_stays_nan_has_not_moved():
     assert (step.moved, step.model_moved) == (0, 0)
 
 
-def test_a_scale_too_high_is_found_and_skipped():
-    run = stage_run("O2", scale=2.0**40)
-    before = [weight.detach().clone() for weight in run.weights.model_weights]
-    step = watch_step(run)
-    assert step.found_inf
-    assert not step.stepped
-    assert step.scale == 2.0**40
-    assert step.scale_after == 2.0**39
-    assert run.scaler.scale == 2.0**39
-    assert any(tensor.non_finite for tensor in tensors_at(step, "check for inf").values())
-    # No weight has moved.
-    assert step.moved == 0
-    assert step.model_moved == 0
-    for tensor in tensors_at(step, "step").values():
-        assert tensor.zeros == tensor.elements, tensor.name
-    for old, new in zip(before, run.weights.model_weights, strict=True):
-        assert torch.equal(old, new)
+class TestScaleTooHigh:
+    """A watched step whose scale of 2^40 is too high."""
+
+    def test_the_step_is_skipped(self):
+        step = watch_step(stage_run("O2", scale=2.0**40))
+        assert step.found_inf
+        assert not step.stepped
+
+    def test_an_overflow_is_found_where_inf_is_checked(self):
+        step = watch_step(stage_run("O2", scale=2.0**40))
+        assert any(tensor.non_finite for tensor in tensors_at(step, "check for inf").values())
+
+    def test_the_scale_is_halved(self):
+        run = stage_run("O2", scale=2.0**40)
+        step = watch_step(run)
+        assert (step.scale, step.scale_after, run.scaler.scale) == (2.0**40, 2.0**39, 2.0**39)
+
+    def test_the_updates_are_zeros(self):
+        step = watch_step(stage_run("O2", scale=2.0**40))
+        assert (step.moved, step.model_moved) == (0, 0)
+        for tensor in tensors_at(step, "step").values():
+            assert tensor.zeros == tensor.elements, tensor.name
+
+    def test_no_weight_moves(self):
+        run = stage_run("O2", scale=2.0**40)
+        before = [weight.detach().clone() for weight in run.weights.model_weights]
+        watch_step(run)
+        assert all(map(torch.equal, before, run.weights.model_weights))
 
 
 def test_fp16_misses_updates_that_the_master_keeps():

@@ -236,18 +236,23 @@ class Loop:
 
 
 def test_a_silent_page_is_reported_once_at_the_deadline():
-    late_by = late.SECONDS
     silent = Loop()
-    busy = Loop()
+    assert silent.warnings_at(late.SECONDS - 0.1) == []
+    assert silent.warnings_at(late.SECONDS) == [late.SECONDS]
+    assert silent.warnings_at(10 * late.SECONDS) == [late.SECONDS]
+
+
+def test_a_page_that_answers_is_not_reported():
     answered = Loop(answered=3)
-    assert silent.warnings_at(late_by - 0.1) == []
-    assert silent.warnings_at(late_by) == [late_by]
-    assert silent.warnings_at(10 * late_by) == [late_by]
-    assert answered.warnings_at(late_by) == []
+    assert answered.warnings_at(late.SECONDS) == []
     assert answered.due == []
-    # A cell ran for a minute, so the answer of the page may still be in the queue.
+
+
+def test_the_deadline_begins_when_the_kernel_is_idle_again():
+    """A cell ran for a minute, so the answer of the page may still be in the queue."""
+    busy = Loop()
     assert busy.warnings_at(60.0) == []
-    assert busy.warnings_at(60.0 + late_by) == [60.0 + late_by]
+    assert busy.warnings_at(60.0 + late.SECONDS) == [60.0 + late.SECONDS]
 
 
 def test_the_remedy_for_a_silent_page_depends_on_the_host(monkeypatch):

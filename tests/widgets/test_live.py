@@ -334,55 +334,71 @@ def moment(
     return c
 
 
-def test_the_sentence_describes_the_state_of_the_run():
-    numbers = "is at 0.0252, FP32 at 0.0101"
-    scaled, too_high = (
-        Knobs(scaling=Scaling.STATIC, log2_scale=log2_scale) for log2_scale in (10, 30)
-    )
-    ended = moment(Phase.FINISHED, 120)
-    ended.run.metrics[120], ended.fp32.metrics[120] = 0.04, 0.706
-    beginning = controller(250)
-    building = controller(250)
-    beginning.handle(change(beginning, masters="forgotten"))
-    building.phase = Phase.RUNNING
-    for c, words in (
+def static_knobs(log2_scale):
+    return Knobs(scaling=Scaling.STATIC, log2_scale=log2_scale)
+
+
+LOSSES = "is at 0.0252, FP32 at 0.0101"
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
         (
-            moment(underflow=0.82),
-            f"Step 120 of 250: FP16 without scaling {numbers}; 82% of its gradient elements "
+            {"underflow": 0.82},
+            f"Step 120 of 250: FP16 without scaling {LOSSES}; 82% of its gradient elements "
             "underflow.",
         ),
         (
-            moment(Phase.PAUSED, knobs=scaled, underflow=0.0),
-            f"Paused at step 120 of 250: FP16 with a static scale of 2^10 {numbers}; none of its "
+            {"phase": Phase.PAUSED, "knobs": static_knobs(10), "underflow": 0.0},
+            f"Paused at step 120 of 250: FP16 with a static scale of 2^10 {LOSSES}; none of its "
             "gradient elements underflow.",
         ),
         (
-            ended,
-            "Finished at step 120: FP16 without scaling has Dice 0.040, FP32 0.706; losses "
-            "0.0252 and 0.0101.",
-        ),
-        (
-            moment(Phase.FINISHED, changes=2, wanted=Knobs(scaling=Scaling.DYNAMIC)),
-            f"Stopped at step 120 of 250, after 2 changes: FP16 without scaling {numbers}. "
+            {"phase": Phase.FINISHED, "changes": 2, "wanted": Knobs(scaling=Scaling.DYNAMIC)},
+            f"Stopped at step 120 of 250, after 2 changes: FP16 without scaling {LOSSES}. "
             "The next run will be FP16 with dynamic scaling.",
         ),
         (
-            moment(knobs=too_high, skipped=7),
-            f"Step 120 of 250: FP16 with a static scale of 2^30 {numbers}. The last 7 steps were "
+            {"knobs": static_knobs(30), "skipped": 7},
+            f"Step 120 of 250: FP16 with a static scale of 2^30 {LOSSES}. The last 7 steps were "
             "skipped: at scale 2^0 the gradients overflow, so the weights stand still.",
         ),
-        (
-            beginning,
-            "Nothing has run yet. Press Start: FP16 without scaling or master weights trains "
-            "beside FP32 on the CPU, emulated, with the same first weights and the same "
-            "batches, for 250 steps. Drawn faintly, from records: FP32 reached Dice 0.677 in "
-            "250 steps.",
-        ),
-        (building, "Getting ready: the data, and networks with the same first weights."),
-    ):
-        if c not in (beginning, building):
-            c.run.run = c.fp32.run = FakeRun(TASK, RECIPES["FP16"], 0)
-        assert sentence(c) == words
+    ],
+    ids=["running", "paused", "stopped", "skipping"],
+)
+def test_the_sentence_describes_the_state_of_the_run(state, expected):
+    c = moment(**state)
+    c.run.run = c.fp32.run = FakeRun(TASK, RECIPES["FP16"], 0)
+    assert sentence(c) == expected
+
+
+def test_the_sentence_of_a_finished_run_states_its_metrics():
+    c = moment(Phase.FINISHED, 120)
+    c.run.metrics[120] = 0.04
+    c.fp32.metrics[120] = 0.706
+    c.run.run = c.fp32.run = FakeRun(TASK, RECIPES["FP16"], 0)
+    assert sentence(c) == (
+        "Finished at step 120: FP16 without scaling has Dice 0.040, FP32 0.706; losses "
+        "0.0252 and 0.0101."
+    )
+
+
+def test_the_sentence_before_a_run_says_what_start_does():
+    c = controller(250)
+    c.handle(change(c, masters="forgotten"))
+    assert sentence(c) == (
+        "Nothing has run yet. Press Start: FP16 without scaling or master weights trains "
+        "beside FP32 on the CPU, emulated, with the same first weights and the same "
+        "batches, for 250 steps. Drawn faintly, from records: FP32 reached Dice 0.677 in "
+        "250 steps."
+    )
+
+
+def test_the_sentence_says_that_a_run_is_built():
+    c = controller(250)
+    c.phase = Phase.RUNNING
+    assert sentence(c) == "Getting ready: the data, and networks with the same first weights."
 
 
 def test_the_sentence_compares_the_rates_at_the_end():
@@ -395,14 +411,14 @@ def test_the_sentence_compares_the_rates_at_the_end():
     )
 
 
+def test_rates_of_runs_beside_each_other_are_compared():
+    assert rates(ticked(controller(), 20)) is not None
+
+
 def test_rates_of_different_moments_are_not_compared():
-    c = ticked(controller(), 20)
-    assert c.phase == "finished"
-    assert rates(c) is not None
-    # The steps of FP32 are those of before, when the machine may have been slower.
-    ticked(c, 20)
-    assert c.phase == "finished"
-    assert len(c.run.steps) == 20
+    """The steps of FP32 are those of before, when the machine may have been slower."""
+    c = ticked(ticked(controller(), 20), 20)
+    assert (c.phase, len(c.run.steps)) == ("finished", 20)
     assert rates(c) is None
     assert "steps a second" not in sentence(c)
 
