@@ -158,24 +158,53 @@ class BlockInThread:
         self.thread.join(60)
 
 
-def test_threads_of_one_precision_share_a_block() -> None:
-    first = BlockInThread("ieee")
-    second = BlockInThread("ieee")
+@pytest.fixture
+def blocks() -> Iterator[Callable[[str], BlockInThread]]:
+    """Open blocks in threads, all of which end with the test."""
+    opened: list[BlockInThread] = []
+
+    def open_block(precision: str) -> BlockInThread:
+        opened.append(BlockInThread(precision))
+        return opened[-1]
+
+    yield open_block
+    for block in opened:
+        block.may_close.set()
+    for block in opened:
+        block.end()
+
+
+Blocks = Callable[[str], BlockInThread]
+
+
+def test_threads_of_one_precision_share_a_block(blocks: Blocks) -> None:
+    first = blocks("ieee")
+    second = blocks("ieee")
     assert first.open.wait(60)
-    assert second.open.wait(60), "a block of the same precision waits"
+    assert second.open.wait(60)
+
+
+def test_switches_are_restored_after_the_last_block_of_all_threads(blocks: Blocks) -> None:
+    first = blocks("ieee")
+    second = blocks("ieee")
+    assert first.open.wait(60)
+    assert second.open.wait(60)
     first.end()
-    assert torch.backends.cudnn.conv.fp32_precision == "ieee", (
-        "restored before the second block closed"
-    )
-    other = BlockInThread("tf32")
+    assert torch.backends.cudnn.conv.fp32_precision == "ieee"
+    second.end()
+    assert torch.backends.cudnn.conv.fp32_precision == "tf32"
+
+
+def test_a_thread_of_another_precision_waits(blocks: Blocks) -> None:
+    first = blocks("ieee")
+    assert first.open.wait(60)
+    other = blocks("tf32")
     # A block that did not wait would open in much less than 0.2 s.
     assert not other.open.wait(0.2)
-    other.may_close.set()
-    second.end()
+    first.end()
+    assert other.open.wait(60)
     other.end()
-    assert second.precision_inside == "ieee"
-    assert other.precision_inside == "tf32"
-    assert torch.backends.cudnn.conv.fp32_precision == "tf32", "not restored after the last block"
+    assert (first.precision_inside, other.precision_inside) == ("ieee", "tf32")
 
 
 def test_threads_that_nest_the_other_precision_do_not_deadlock() -> None:

@@ -5,27 +5,46 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from labkit.amp import RECIPES
 from labkit.instrument import merge
-from labkit.train import TASKS, TrainingRun, gradient_snapshot, recorded
+from labkit.train import TASKS, RunRecord, TrainingRun, gradient_snapshot, recorded
 from labkit.widgets import LiveTraining
 from labkit.widgets.live_training.forks import TASK, origin, recorded_forks, train_forks
 from tests.widgets.pages import Page
 
+# The run without a scale, and the forks of it.
+BEFORE = recorded(TASK, "FP16", 0)
+FORKS = recorded_forks(TASK, "FP16", 0)
+EACH_FORK = pytest.mark.parametrize("fork", FORKS, ids=origin)
 
-def test_a_recorded_fork_continues_the_run_without_a_scale() -> None:
-    before = recorded(TASK, "FP16", 0)
-    forks = recorded_forks(TASK, "FP16", 0)
-    assert [origin(fork) for fork in forks] == list(range(100, 1000, 100))
-    for fork in forks:
-        assert [step.step for step in fork.steps] == list(range(origin(fork) + 1, 1001))
-        assert {step.scale for step in fork.steps} == {1024.0}
-        # The scale affects the weights after this step, and so the loss of the next one.
-        assert fork.steps[0].loss == before.steps[origin(fork)].loss
-        assert fork.steps[-1].loss < before.steps[-1].loss / 4
-        assert fork.metric > before.metric + 0.3
+
+def test_a_fork_is_recorded_every_hundred_steps() -> None:
+    assert [origin(fork) for fork in FORKS] == list(range(100, 1000, 100))
+
+
+@EACH_FORK
+def test_a_recorded_fork_has_the_steps_to_the_end(fork: RunRecord) -> None:
+    assert [step.step for step in fork.steps] == list(range(origin(fork) + 1, 1001))
+
+
+@EACH_FORK
+def test_a_recorded_fork_has_one_scale(fork: RunRecord) -> None:
+    assert {step.scale for step in fork.steps} == {1024.0}
+
+
+@EACH_FORK
+def test_a_recorded_fork_continues_the_run_without_a_scale(fork: RunRecord) -> None:
+    """The scale affects the weights after this step, and so the loss of the next one."""
+    assert fork.steps[0].loss == BEFORE.steps[origin(fork)].loss
+
+
+@EACH_FORK
+def test_a_recorded_fork_learns_what_the_run_does_not(fork: RunRecord) -> None:
+    assert fork.steps[-1].loss < BEFORE.steps[-1].loss / 4
+    assert fork.metric > BEFORE.metric + 0.3
 
 
 def test_a_fork_equals_a_run_whose_scale_is_switched_on() -> None:
@@ -71,34 +90,51 @@ def test_forks_have_histograms_of_their_gradients() -> None:
         assert recorded_first.count(exponent, exponent) == exact.count(exponent, exponent)
 
 
-def test_a_page_has_the_map_of_the_run_and_of_each_fork() -> None:
-    live = LiveTraining(TASK, "FP16", seed=0, device="cpu")
-    frame = live.page_state()["_frame"]
-    content = frame["content"]
-    buffers = frame["buffers"]
-    columns = 1 + 2 * len(content["map"]["log2_scales"])
+class TestMaps:
+    """The maps of lost gradients that a page has: of the run, and of each fork."""
 
-    def rows(run: dict[str, Any]) -> NDArray[np.float32]:
-        return np.frombuffer(decoded(buffers[run["map"]["buffer"]]), "<f4").reshape(-1, columns)
-
-    assert rows(content)[:, 0].tolist() == list(range(1, 1001, 10))
-    # At a scale of 1, nearly all gradients are lost in every step.
-    assert rows(content)[:, 1].min() > 0.99
-    for fork in content["forks"]:
-        assert rows(fork)[0, 0] == fork["origin"] + 1
-        # Column 1 + k is for a scale of 2^k.
-        assert rows(fork)[:, 1 + 16].max() < 0.1, fork["origin"]
-        assert rows(fork)[:, 1].min() > 0.1, fork["origin"]
-    live.close()
-
-
-def test_a_run_without_recorded_forks_has_none() -> None:
-    for arguments in (("digits", "FP16", 0), (TASK, "FP16", 1), (TASK, "FP16 static", 0)):
-        live = LiveTraining(*arguments, device="cpu")
-        frame = live.page_state()["_frame"]
-        assert frame["content"]["forks"] == []
-        assert decoded(frame["buffers"][frame["content"]["map"]["buffer"]]) == b""
+    @pytest.fixture
+    def frame(self) -> dict[str, Any]:
+        live = LiveTraining(TASK, "FP16", seed=0, device="cpu")
+        frame: dict[str, Any] = live.page_state()["_frame"]
         live.close()
+        return frame
+
+    def rows(self, frame: dict[str, Any], run: dict[str, Any]) -> NDArray[np.float32]:
+        """Return a row for each mapped step: the step, and for each scale the shares lost."""
+        columns = 1 + 2 * len(frame["content"]["map"]["log2_scales"])
+        buffer = frame["buffers"][run["map"]["buffer"]]
+        return np.frombuffer(decoded(buffer), "<f4").reshape(-1, columns)
+
+    def test_every_tenth_step_of_the_run_is_mapped(self, frame: dict[str, Any]) -> None:
+        assert self.rows(frame, frame["content"])[:, 0].tolist() == list(range(1, 1001, 10))
+
+    def test_nearly_all_gradients_of_the_run_are_lost_at_a_scale_of_1(
+        self, frame: dict[str, Any]
+    ) -> None:
+        assert self.rows(frame, frame["content"])[:, 1].min() > 0.99
+
+    def test_the_map_of_a_fork_begins_with_its_first_step(self, frame: dict[str, Any]) -> None:
+        for fork in frame["content"]["forks"]:
+            assert self.rows(frame, fork)[0, 0] == fork["origin"] + 1
+
+    def test_a_fork_loses_fewer_gradients_at_a_scale_of_2_16(self, frame: dict[str, Any]) -> None:
+        for fork in frame["content"]["forks"]:
+            rows = self.rows(frame, fork)
+            # Column 1 + k is for a scale of 2^k.
+            assert rows[:, 1 + 16].max() < 0.1, fork["origin"]
+            assert rows[:, 1].min() > 0.1, fork["origin"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [("digits", "FP16", 0), (TASK, "FP16", 1), (TASK, "FP16 static", 0)]
+)
+def test_a_run_without_recorded_forks_has_none(arguments: tuple[str, str, int]) -> None:
+    live = LiveTraining(*arguments, device="cpu")
+    frame = live.page_state()["_frame"]
+    assert frame["content"]["forks"] == []
+    assert decoded(frame["buffers"][frame["content"]["map"]["buffer"]]) == b""
+    live.close()
 
 
 def decoded(buffer: object) -> bytes:
