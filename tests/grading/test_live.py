@@ -93,22 +93,35 @@ def wrong(id: str) -> str:
 
 
 @pytest.mark.parametrize("number", ["00", "01", "02"])
-def test_answers_are_judged_without_torch_and_numpy(number: str) -> None:
-    solutions = Solutions(lesson_of(number).text)
-    sources = {
-        id: [solutions.source(id), wrong(id), starter(number, id), "def f(:"] for id in live(number)
-    }
-    assert sources
-    for id, (right, false, first, broken) in in_a_page(number, sources).items():
-        points = sum(check.points for check in EXERCISES[id].checks if not check.hidden)
-        assert right[0], (id, right)
-        assert f"{points} of" in right[1], (id, right)
-        assert not false[0], (id, false)
-        assert "'nothing'" in false[1], (id, false)
-        assert not first[0], (id, first)
-        assert "Not solved yet" in first[1], (id, first)
-        assert not broken[0], (id, broken)
-        assert "syntax error in line 1" in broken[1], (id, broken)
+class TestWithoutTorchAndNumpy:
+    """Answers to the live exercises of a lesson, in a process without torch and numpy."""
+
+    def test_right_answers_earn_all_points(self, number: str) -> None:
+        solutions = Solutions(lesson_of(number).text)
+        sources = {id: [solutions.source(id)] for id in live(number)}
+        assert sources
+        for id, ((solved, text, *_),) in in_a_page(number, sources).items():
+            points = sum(check.points for check in EXERCISES[id].checks if not check.hidden)
+            assert solved, (id, text)
+            assert f"{points} of" in text, (id, text)
+
+    def test_a_wrong_answer_is_shown(self, number: str) -> None:
+        sources = {id: [wrong(id)] for id in live(number)}
+        for id, ((solved, text, *_),) in in_a_page(number, sources).items():
+            assert not solved, id
+            assert "'nothing'" in text, (id, text)
+
+    def test_the_starter_is_not_an_answer(self, number: str) -> None:
+        sources = {id: [starter(number, id)] for id in live(number)}
+        for id, ((solved, text, *_),) in in_a_page(number, sources).items():
+            assert not solved, id
+            assert "Not solved yet" in text, (id, text)
+
+    def test_a_syntax_error_is_named_with_its_line(self, number: str) -> None:
+        sources = {id: ["def f(:"] for id in live(number)}
+        for id, ((solved, text, *_),) in in_a_page(number, sources).items():
+            assert not solved, id
+            assert "syntax error in line 1" in text, (id, text)
 
 
 def known_functions(exercise: Exercise) -> list[Any]:

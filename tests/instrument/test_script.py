@@ -54,23 +54,47 @@ def script(tmp_path):
     return path
 
 
-def test_each_model_of_a_script_has_a_report(script, tmp_path, capsys):
+def watch_seven_steps(script, folder):
+    """Watch a script of seven steps, every third of them, and return its exit status."""
+    return main(["watch", "--every", "3", "--folder", str(folder), str(script), "7"])
+
+
+def test_a_watched_script_leaves_the_process_as_it_was(script, tmp_path):
     before = hooks(), list(sys.path), list(sys.argv), torch.nn.Sequential.__call__
-    status = main(["watch", "--every", "3", "--folder", str(tmp_path / "seen"), str(script), "7"])
+    watch_seven_steps(script, tmp_path / "seen")
     assert (hooks(), list(sys.path), list(sys.argv), torch.nn.Sequential.__call__) == before
+
+
+def test_a_watched_script_has_its_exit_status(script, tmp_path):
+    assert watch_seven_steps(script, tmp_path / "seen") == 7
+
+
+def test_a_report_is_printed_after_the_script(script, tmp_path, capsys):
+    watch_seven_steps(script, tmp_path / "seen")
     printed = capsys.readouterr()
-    assert status == 7
     assert "__main__ beside\nNet: 7 steps" in printed.out
     assert printed.err == ""
-    report = Report.load(tmp_path / "seen")
-    other = Report.load(tmp_path / "seen-2")
-    assert report.model == "Net"
-    assert other.model == "Sequential"
-    # The model is found in step 0, so step 1 is the first that is observed completely.
-    assert [step.step for step in report.watched] == [0, 1, 3, 6]
-    assert set(report.watched[0].histograms) == {"weights", "weight gradients", "updates"}
-    assert set(report.watched[1].histograms) >= {"activations", "activation gradients"}
-    assert report.histograms("weights").keys() == {"layer.weight", "layer.bias"}
+
+
+def test_each_model_of_a_script_has_a_report(script, tmp_path):
+    watch_seven_steps(script, tmp_path / "seen")
+    models = [Report.load(tmp_path / name).model for name in ("seen", "seen-2")]
+    assert models == ["Net", "Sequential"]
+
+
+def test_a_report_of_a_script_has_its_weights_by_name(script, tmp_path):
+    watch_seven_steps(script, tmp_path / "seen")
+    names = Report.load(tmp_path / "seen").histograms("weights").keys()
+    assert names == {"layer.weight", "layer.bias"}
+
+
+def test_the_second_step_of_a_script_is_the_first_that_is_whole(script, tmp_path):
+    """The model is found in step 0."""
+    watch_seven_steps(script, tmp_path / "seen")
+    watched_steps = Report.load(tmp_path / "seen").watched
+    assert [step.step for step in watched_steps] == [0, 1, 3, 6]
+    assert set(watched_steps[0].histograms) == {"weights", "weight gradients", "updates"}
+    assert set(watched_steps[1].histograms) >= {"activations", "activation gradients"}
 
 
 @pytest.mark.slow
@@ -130,9 +154,12 @@ def test_an_exception_is_printed_as_by_python(tmp_path, capsys, monkeypatch, cod
     assert capsys.readouterr().err == python.stderr
 
 
-def test_invalid_arguments_end_the_command_with_2(script, tmp_path, capsys):
+def test_a_missing_script_ends_the_command_with_2(tmp_path, capsys):
     assert main(["watch", str(tmp_path / "none.py")]) == 2
     assert "there is no script at" in capsys.readouterr().err
+
+
+def test_an_invalid_interval_ends_the_command_with_2(script, capsys):
     assert main(["watch", "--every", "0", str(script), "1"]) == 2
     assert "every" in capsys.readouterr().err
 
@@ -181,21 +208,22 @@ for number in range(12):
 """
 
 
-def test_a_script_whose_optimizer_is_never_called_has_a_report(tmp_path):
-    script = tmp_path / "train.py"
-    init_scale = 2.0**40
-    # The first script lowers its scale after each skip, and the second resets it.
-    for new_scale, second_scale, names in (
+@pytest.mark.parametrize(
+    ("new_scale", "second_scale", "names"),
+    [
         ("", 2.0**39, {"scale too high"}),
-        ("2.0**40", init_scale, {"scale too high", "scale does not fall"}),
-    ):
-        script.write_text(SKIPPED.format(new_scale=new_scale))
-        folder = tmp_path / f"seen{new_scale}"
-        assert main(["watch", "--folder", str(folder), str(script)]) == 0
-        report = Report.load(folder)
-        assert report.steps == 12
-        assert len(report.skips) == 12
-        assert [skip.scale for skip in report.skips[:2]] == [init_scale, second_scale]
-        findings = [finding for finding in report.findings if finding.status is not Status.OK]
-        assert {finding.name for finding in findings} == names
-        assert report.unseen == ()
+        ("2.0**40", 2.0**40, {"scale too high", "scale does not fall"}),
+    ],
+    ids=["lowered after each skip", "reset after each skip"],
+)
+def test_a_script_whose_optimizer_is_never_called_has_a_report(
+    tmp_path, new_scale, second_scale, names
+):
+    script = tmp_path / "train.py"
+    script.write_text(SKIPPED.format(new_scale=new_scale))
+    assert main(["watch", "--folder", str(tmp_path / "seen"), str(script)]) == 0
+    report = Report.load(tmp_path / "seen")
+    assert (report.steps, len(report.skips), report.unseen) == (12, 12, ())
+    assert [skip.scale for skip in report.skips[:2]] == [2.0**40, second_scale]
+    findings = [finding for finding in report.findings if finding.status is not Status.OK]
+    assert {finding.name for finding in findings} == names

@@ -247,22 +247,39 @@ def read(manager: Any, path: str = "a.ipynb") -> list[dict[str, Any]]:
     return outputs
 
 
-def test_lost_widgets_are_replaced_by_a_picture(manager: Any) -> None:
-    content = notebook(["a", "lost", "lost", ""], HERE)
-    first, second = content["cells"][1]["outputs"][1:3]
-    first["data"]["text/plain"] = f"Words.\nThis stands still: {NOT_RUNNING}."
-    second["data"]["image/png"] = "cGljdHVyZQ=="
-    saved(manager, content)
-    kept, words, sentence, picture, closed = read(manager)
-    assert kept["data"] == {VIEW: {"model_id": "a"}}
-    assert words["data"] == {"text/plain": f"{LOST}\nWords."}
-    assert sentence["data"] == {"text/plain": LOST}
-    assert picture["data"] == {"image/png": "cGljdHVyZQ=="}
-    assert closed["data"] == {VIEW: {"model_id": ""}}
-    file = Path(manager.root_dir, "a.ipynb").read_text()
-    # Reading changes no file.
-    assert file.count('"lost"') == 2
-    assert LOST not in file
+class TestLostWidgets:
+    """A saved notebook with a widget, two that are lost, and one that was closed."""
+
+    @pytest.fixture
+    def file(self, manager: Any) -> Path:
+        content = notebook(["a", "lost", "lost", ""], HERE)
+        first, second = content["cells"][1]["outputs"][1:3]
+        first["data"]["text/plain"] = f"Words.\nThis stands still: {NOT_RUNNING}."
+        second["data"]["image/png"] = "cGljdHVyZQ=="
+        saved(manager, content)
+        return Path(manager.root_dir, "a.ipynb")
+
+    @pytest.fixture
+    def outputs(self, manager: Any, file: Path) -> list[dict[str, Any]]:
+        """The contents that a page gets of the notebook."""
+        return [output["data"] for output in read(manager)]
+
+    def test_a_lost_widget_is_replaced_by_its_text(self, outputs: list[dict[str, Any]]) -> None:
+        _, text, sentence, _, _ = outputs
+        assert text == {"text/plain": f"{LOST}\nWords."}
+        assert sentence == {"text/plain": LOST}
+
+    def test_a_lost_widget_is_replaced_by_its_picture(self, outputs: list[dict[str, Any]]) -> None:
+        assert outputs[3] == {"image/png": "cGljdHVyZQ=="}
+
+    def test_a_saved_and_a_closed_widget_stay(self, outputs: list[dict[str, Any]]) -> None:
+        assert outputs[0] == {VIEW: {"model_id": "a"}}
+        assert outputs[4] == {VIEW: {"model_id": ""}}
+
+    def test_reading_changes_no_file(self, manager: Any, file: Path) -> None:
+        before = file.read_bytes()
+        read(manager)
+        assert file.read_bytes() == before
 
 
 def test_a_notebook_saved_without_widgets_is_read_as_it_is(manager: Any) -> None:
