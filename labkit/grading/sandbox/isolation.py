@@ -23,10 +23,10 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import labkit
 from labkit.course import lessons, lessons_folder
+from labkit.grading.sandbox import probe
 from labkit.grading.sandbox import runner as sandbox_runner
 from labkit.grading.sandbox.runner import ENVIRONMENT, NotStarted, Runner, packed
 from labkit.grading.sandbox.supervisor import Isolation
@@ -158,11 +158,10 @@ def _probed(runner: Runner, private: Sequence[Path], output: Path) -> tuple[str,
             ],
             "process_limit": runner.limits.processes,
         }
-        # the annotations of `_probe` name Any
-        program = ["from typing import Any", inspect.getsource(_probe)]
-        probe = Request("probe", program, "_probe", "_probe(paths)", [[packed((paths,))]])
+        program = [inspect.getsource(probe)]
+        call = Request("probe", program, "protections", "protections(paths)", [[packed((paths,))]])
         limits = replace(runner.limits, seconds=max(20.0, runner.limits.seconds))
-        (reply,) = runner.run([probe], limits).values()
+        (reply,) = runner.run([call], limits).values()
     answer: object = None
     if reply.answers:
         (content, *_) = json.loads(reply.answers[0])
@@ -200,93 +199,3 @@ def _memory_paths(process: int) -> list[str]:
     if not Path("/proc/self/mem").exists():
         return []
     return [f"/proc/{process}/{name}" for name in ("mem", "environ")]
-
-
-def _probe(paths: dict[str, Any]) -> list[str]:
-    """Return the protections that hold, except "descendants".
-
-    Its source runs in the sandbox, so all that its body needs, it imports inside. NAMES is not
-    available there either.
-    """
-    # A module that nothing has loaded so far: the import fails if the library is not visible.
-    import colorsys
-    import contextlib
-    import ctypes
-    import importlib
-    import os
-    import socket
-    import sys
-    import time
-    from pathlib import Path
-
-    from labkit.grading.sandbox.limits import process_limit
-
-    # In linux/prctl.h.
-    PR_SET_NAME = 15
-    assert colorsys
-    holding = [
-        "references",
-        "submissions",
-        "grades",
-        "memory",
-        "network",
-        "processes",
-        "environment",
-    ]
-
-    def mark_failed(name: str) -> None:
-        if name in holding:
-            holding.remove(name)
-
-    for protection in ("references", "submissions", "memory"):
-        for path in paths[protection]:
-            with contextlib.suppress(OSError):
-                if not os.path.isdir(path):
-                    Path(path).open("rb").close()
-                    mark_failed(protection)
-                # An empty folder replaces a hidden one.
-                elif os.listdir(path):
-                    mark_failed(protection)
-    for lesson in paths["lessons"]:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(f"labkit_lessons.{lesson}.exercises")
-            mark_failed("references")
-    with contextlib.suppress(OSError):
-        trace = Path(paths["output"]) / paths["name"]
-        trace.touch()
-        mark_failed("grades")
-        trace.unlink()
-    with contextlib.suppress(OSError):
-        os.listdir(paths["output"])
-        mark_failed("grades")
-    with contextlib.suppress(OSError):
-        socket.create_connection(("127.0.0.1", paths["port"]), 2).close()
-        mark_failed("network")
-    # 0: unlimited, or unknown
-    if not 0 < process_limit() <= paths["process_limit"]:
-        mark_failed("processes")
-    if any(
-        name not in paths["variables"]
-        and not name.startswith(("PYTHON", "OMP_", "MKL_", "OPENBLAS_"))
-        for name in os.environ
-    ):
-        mark_failed("environment")
-    if sys.platform != "linux":
-        return holding
-    # Leave a process without a parent behind; the grader looks for its name in /proc.
-    named, has_name = os.pipe()
-    if os.fork() == 0:
-        try:
-            os.setsid()
-            if os.fork() == 0:
-                ctypes.CDLL(None).prctl(PR_SET_NAME, paths["name"].encode(), 0, 0, 0)
-                os.write(has_name, b"1")
-                time.sleep(600)
-        finally:
-            # Whatever fails, no child may continue in the worker's code.
-            os._exit(0)
-    os.close(has_name)
-    # This returns once the process has its name, or at once if it could not be started.
-    os.read(named, 1)
-    os.close(named)
-    return holding
