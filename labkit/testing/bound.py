@@ -190,11 +190,18 @@ def sum_error(
     Returns:
         A bound for each element of `size`; inf where an order of the additions may overflow.
 
+    Raises:
+        ValueError: terms or extra is negative.
+
     >>> float(sum_error(Arithmetic("FP32"), 4096, np.array(1.0))) < 4096 * 2**-24 * 1.001
     True
     """
     require_kind(how, Arithmetic, "how", "For example: arithmetic(FP32)")
     require_kind(terms, int, "terms")
+    require_kind(extra, int, "extra")
+    for name, count in (("terms", terms), ("extra", extra)):
+        if count < 0:
+            raise ValueError(f"{name}: expected 0 or more, got {count}")
     require_kind(size, (float, np.ndarray), "size", "Pass the sum of magnitudes, in FP64")
     size = np.asarray(size, np.float64)
     grown = 1 + how.operand_error

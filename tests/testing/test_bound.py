@@ -407,3 +407,9 @@ def test_norms_against_decimals_of_fifty_digits(spread: float, name: str) -> Non
                 # The operation's own value is in FP64: far nearer than the bound of FP32.
                 assert abs(value - exact) <= limit * Decimal(2) ** -10
                 assert abs(result - exact) <= limit + Decimal(2) ** -24 * abs(exact)
+
+
+@pytest.mark.parametrize("counts", [{"terms": -1}, {"terms": 4, "extra": -1}])
+def test_a_negative_count_is_refused(counts: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="expected 0 or more, got -1"):
+        sum_error(Arithmetic("FP16", FP16), size=1.0, **counts)

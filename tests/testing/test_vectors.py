@@ -232,6 +232,14 @@ def test_right_answers_in_lists_break_no_rule(name: str) -> None:
     assert conventions(answers) == []
 
 
+@pytest.mark.parametrize("function", [check, conventions])
+def test_answers_without_a_name_are_refused(function: Callable[[Answers], list[str]]) -> None:
+    answers = vectors("NVFP4")
+    del answers["name"]
+    with pytest.raises(ValueError, match='expected "name" in the file'):
+        function(answers)
+
+
 def test_a_list_of_too_few_codes_is_refused() -> None:
     with pytest.raises(ValueError, match=r"expected 'codes' of shape .* got shape \[2\]"):
         check({**vectors("FP16"), "codes": [1, 2]})

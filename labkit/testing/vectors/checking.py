@@ -117,15 +117,8 @@ def check(answers: Mapping[str, ArrayLike]) -> list[str]:
         ValueError: `answers` has no name, or an answer is missing, has another shape, or is of
             another kind: codes that are not integers, or numbers that are text.
     """
-    if "name" not in answers:
-        raise ValueError(
-            f'expected "name" in the file, one of {_quoted(NAMES)}. Copy it from the vectors.'
-        )
-    arrays = _as_arrays(answers)
-    table = vectors(str(arrays["name"]))
-    kind = _vectors_of(str(table["name"]))
+    arrays, table, kind = _with_vectors(answers)
     keys = [key for key in ANSWERS if key in table]
-    _require_answers(arrays, table, keys, kind)
 
     # where standards leave a choice, any choice is right
     is_free = {key: np.zeros(len(table[key]), np.bool_) for key in keys}
@@ -145,13 +138,28 @@ def check(answers: Mapping[str, ArrayLike]) -> list[str]:
     return found
 
 
-def _as_arrays(answers: Mapping[str, ArrayLike]) -> Table:
-    return {key: np.asarray(values) for key, values in answers.items()}
+def _with_vectors(answers: Mapping[str, ArrayLike]) -> tuple[Table, Table, Vectors]:
+    """Return answers as arrays, and the vectors that they answer.
+
+    Raises:
+        ValueError: there is no name, or an answer is missing, or has another shape or kind.
+    """
+    if "name" not in answers:
+        raise ValueError(
+            f'expected "name" in the file, one of {_quoted(NAMES)}. Copy it from the vectors.'
+        )
+    arrays = {key: np.asarray(values) for key, values in answers.items()}
+    table = vectors(str(arrays["name"]))
+    kind = _vectors_of(str(table["name"]))
+    _require_answers(arrays, table, kind)
+    return arrays, table, kind
 
 
-def _require_answers(answers: Answers, table: Table, keys: list[str], kind: Vectors) -> None:
+def _require_answers(answers: Answers, table: Table, kind: Vectors) -> None:
     """Raise a ValueError for an answer that is missing, or has another shape or kind."""
-    for key in keys:
+    for key in ANSWERS:
+        if key not in table:
+            continue
         if key not in answers or answers[key].shape != table[key].shape:
             got = f"shape {list(answers[key].shape)}" if key in answers else "none"
             raise ValueError(
@@ -218,10 +226,11 @@ def conventions(answers: Mapping[str, ArrayLike]) -> list[str]:
     """Return the choices of a block format's answers that standards leave open, with sources.
 
     Answers as `check` takes them. A choice that differs from the vectors' is not a fault.
+
+    Raises:
+        ValueError: as `check`.
     """
-    arrays = _as_arrays(answers)
-    table = vectors(str(arrays["name"]))
-    kind = _vectors_of(str(table["name"]))
+    arrays, table, kind = _with_vectors(answers)
     return [
         f"a convention, not a fault: {name}; row {int(np.flatnonzero(rows)[0])}"
         for name, rows in kind.choices(table, arrays)
