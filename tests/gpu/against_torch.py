@@ -256,97 +256,109 @@ def power_of_matrix(n: int, to: Callable[[Tensor], Tensor], *_: Any) -> Tensor:
     return torch.linalg.matrix_power(to(square).detach(), n)
 
 
-def composites() -> dict[str, Any]:
-    """Compare functions of torch.nn.functional that consist of several operations."""
-    generator = torch.Generator().manual_seed(0)
-    logits, other = (4 * torch.randn(2, 4, 6, 8, generator=generator) for _ in range(2))
-    classes = torch.randint(8, (8,), generator=generator)
-    rows = logits.view(-1, 8)[:8]
-    weight = torch.rand(8, generator=generator)
-    soft = other.view(-1, 8)[:8].softmax(1)
-    # The arguments are a function that moves tensors to a device and a dtype, the classes, and the
-    # weights of classes.
-    calls: dict[str, Callable[..., Any]] = {
-        "softmax": lambda t, *_: F.softmax(t(logits), -1),
-        "softmax, dtype named": lambda t, *_: F.softmax(t(logits), -1, dtype=HALF),
-        "log_softmax, dtype named": lambda t, *_: F.log_softmax(t(logits), -1, dtype=HALF),
-        "softmin": lambda t, *_: F.softmin(t(logits), -1),
-        "gumbel_softmax": lambda t, *_: F.gumbel_softmax(t(logits), hard=False),
-        "gumbel_softmax, hard": lambda t, *_: F.gumbel_softmax(t(logits), hard=True),
-        "cosine_similarity": lambda t, *_: F.cosine_similarity(t(logits), t(other), -1),
-        "cosine_embedding_loss": lambda t, y, _: F.cosine_embedding_loss(
-            t(rows), t(soft), y.sign()
-        ),
-        "triplet_margin_loss": lambda t, *_: F.triplet_margin_loss(
-            t(rows), t(soft), t(rows.flip(0))
-        ),
-        "pairwise_distance": lambda t, *_: F.pairwise_distance(t(rows), t(soft)),
-        "binary_cross_entropy": lambda t, *_: F.binary_cross_entropy(t(soft), t(soft)),
-        "binary_cross_entropy_with_logits": lambda t, *_: F.binary_cross_entropy_with_logits(
-            t(rows), t(soft)
-        ),
-        "kl_div": lambda t, *_: F.kl_div(F.log_softmax(t(rows), 1), t(soft), reduction="batchmean"),
-        "kl_div, log_target": lambda t, *_: F.kl_div(
-            t(rows), t(soft.log()), log_target=True, reduction="sum"
-        ),
-        "nll_loss": lambda t, y, _: F.nll_loss(t(rows), y),
-        "ctc_loss": lambda t, y, _: F.ctc_loss(
-            F.log_softmax(t(logits.view(24, 2, 8)), -1), y.clamp_min(1).view(2, 4), [24, 24], [4, 4]
-        ),
-        "attention": lambda t, *_: F.scaled_dot_product_attention(t(logits), t(other), t(logits)),
-        "attention, causal": lambda t, *_: F.scaled_dot_product_attention(
-            t(logits), t(other), t(logits), is_causal=True
-        ),
-        "linear_cross_entropy": lambda t, y, _: F.linear_cross_entropy(t(rows), t(soft), y),
-        **{f"cov, correction {n}": partial(covariance, n) for n in (0, 1)},
-        "corrcoef": lambda t, *_: torch.corrcoef(t(rows)),
-        "corrcoef of one row": lambda t, *_: torch.corrcoef(t(rows[0])),
-        **{f"matrix_power {n}": partial(power_of_matrix, n) for n in (0, 1, 2, 3, 5, 6)},
-        "inner": lambda t, *_: torch.inner(t(rows), t(soft)),
-        "inner of two dtypes": lambda t, _, w: torch.inner(t(rows), w),
-        "affine_grid": lambda t, *_: F.affine_grid(
-            t(rows[:2, :6].view(2, 2, 3)), (2, 1, 4, 5), True
-        ),
-        "affine_grid, 3-D": lambda t, *_: F.affine_grid(
-            t(logits[:, :2, :1, :6].reshape(2, 3, 4)[:1]), (1, 1, 2, 3, 4), False
-        ),
-        "ldexp": lambda t, y, _: torch.ldexp(t(rows), y),
-        "mvlgamma": lambda t, *_: torch.mvlgamma(t(rows).abs() + 2, 3),
-        "trapezoid": lambda t, *_: torch.trapezoid(t(rows)),
-        "trapezoid at points": lambda t, *_: torch.trapezoid(t(rows), t(soft)),
-        "trapezoid, dx": lambda t, *_: torch.trapz(t(rows), dx=0.5, dim=0),
-        "cumulative_trapezoid": lambda t, *_: torch.cumulative_trapezoid(t(rows), dim=0),
-        "normalize": lambda t, *_: F.normalize(t(logits), dim=-1),
-        "local_response_norm": lambda t, *_: F.local_response_norm(t(logits), 2),
-    }
+# Inputs of COMPOSITES: logits, eight rows of them with probabilities beside each, classes of these
+# rows, and weights of classes.
+_INPUTS = torch.Generator().manual_seed(0)
+LOGITS, OTHER = (4 * torch.randn(2, 4, 6, 8, generator=_INPUTS) for _ in range(2))
+CLASSES = torch.randint(8, (8,), generator=_INPUTS)
+ROWS = LOGITS.view(-1, 8)[:8]
+WEIGHT = torch.rand(8, generator=_INPUTS)
+SOFT = OTHER.view(-1, 8)[:8].softmax(1)
+# Name -> a function of torch.nn.functional that consists of several operations. Its arguments are a
+# function that moves tensors to a device and a dtype, the classes, and the weights of classes.
+COMPOSITES: dict[str, Callable[..., Any]] = {
+    "softmax": lambda t, *_: F.softmax(t(LOGITS), -1),
+    "softmax, dtype named": lambda t, *_: F.softmax(t(LOGITS), -1, dtype=HALF),
+    "log_softmax, dtype named": lambda t, *_: F.log_softmax(t(LOGITS), -1, dtype=HALF),
+    "softmin": lambda t, *_: F.softmin(t(LOGITS), -1),
+    "gumbel_softmax": lambda t, *_: F.gumbel_softmax(t(LOGITS), hard=False),
+    "gumbel_softmax, hard": lambda t, *_: F.gumbel_softmax(t(LOGITS), hard=True),
+    "cosine_similarity": lambda t, *_: F.cosine_similarity(t(LOGITS), t(OTHER), -1),
+    "cosine_embedding_loss": lambda t, y, _: F.cosine_embedding_loss(t(ROWS), t(SOFT), y.sign()),
+    "triplet_margin_loss": lambda t, *_: F.triplet_margin_loss(t(ROWS), t(SOFT), t(ROWS.flip(0))),
+    "pairwise_distance": lambda t, *_: F.pairwise_distance(t(ROWS), t(SOFT)),
+    "binary_cross_entropy": lambda t, *_: F.binary_cross_entropy(t(SOFT), t(SOFT)),
+    "binary_cross_entropy_with_logits": lambda t, *_: F.binary_cross_entropy_with_logits(
+        t(ROWS), t(SOFT)
+    ),
+    "kl_div": lambda t, *_: F.kl_div(F.log_softmax(t(ROWS), 1), t(SOFT), reduction="batchmean"),
+    "kl_div, log_target": lambda t, *_: F.kl_div(
+        t(ROWS), t(SOFT.log()), log_target=True, reduction="sum"
+    ),
+    "nll_loss": lambda t, y, _: F.nll_loss(t(ROWS), y),
+    "ctc_loss": lambda t, y, _: F.ctc_loss(
+        F.log_softmax(t(LOGITS.view(24, 2, 8)), -1), y.clamp_min(1).view(2, 4), [24, 24], [4, 4]
+    ),
+    "attention": lambda t, *_: F.scaled_dot_product_attention(t(LOGITS), t(OTHER), t(LOGITS)),
+    "attention, causal": lambda t, *_: F.scaled_dot_product_attention(
+        t(LOGITS), t(OTHER), t(LOGITS), is_causal=True
+    ),
+    "linear_cross_entropy": lambda t, y, _: F.linear_cross_entropy(t(ROWS), t(SOFT), y),
+    **{f"cov, correction {n}": partial(covariance, n) for n in (0, 1)},
+    "corrcoef": lambda t, *_: torch.corrcoef(t(ROWS)),
+    "corrcoef of one row": lambda t, *_: torch.corrcoef(t(ROWS[0])),
+    **{f"matrix_power {n}": partial(power_of_matrix, n) for n in (0, 1, 2, 3, 5, 6)},
+    "inner": lambda t, *_: torch.inner(t(ROWS), t(SOFT)),
+    "inner of two dtypes": lambda t, _, w: torch.inner(t(ROWS), w),
+    "affine_grid": lambda t, *_: F.affine_grid(t(ROWS[:2, :6].view(2, 2, 3)), (2, 1, 4, 5), True),
+    "affine_grid, 3-D": lambda t, *_: F.affine_grid(
+        t(LOGITS[:, :2, :1, :6].reshape(2, 3, 4)[:1]), (1, 1, 2, 3, 4), False
+    ),
+    "ldexp": lambda t, y, _: torch.ldexp(t(ROWS), y),
+    "mvlgamma": lambda t, *_: torch.mvlgamma(t(ROWS).abs() + 2, 3),
+    "trapezoid": lambda t, *_: torch.trapezoid(t(ROWS)),
+    "trapezoid at points": lambda t, *_: torch.trapezoid(t(ROWS), t(SOFT)),
+    "trapezoid, dx": lambda t, *_: torch.trapz(t(ROWS), dx=0.5, dim=0),
+    "cumulative_trapezoid": lambda t, *_: torch.cumulative_trapezoid(t(ROWS), dim=0),
+    "normalize": lambda t, *_: F.normalize(t(LOGITS), dim=-1),
+    "local_response_norm": lambda t, *_: F.local_response_norm(t(LOGITS), 2),
+}
+
+
+def cross_entropies() -> dict[str, Callable[..., Any]]:
+    """Return cross entropies of classes and of probabilities, with all options."""
+
+    def cross_entropy(
+        how: dict[str, Any], weighted: bool, to: Callable[[Tensor], Tensor], y: Tensor, w: Tensor
+    ) -> list[Tensor]:
+        weight = w if weighted else None
+        return [F.cross_entropy(to(ROWS), target, weight, **how) for target in (y, to(SOFT))]
+
+    calls: dict[str, Callable[..., Any]] = {}
     for reduction, smoothing, weighted in product(
         ("mean", "sum", "none"), (0.0, 0.1), (False, True)
     ):
         how = {"reduction": reduction, "label_smoothing": smoothing}
         suffix = ", weight" if weighted else ""
-        calls[f"cross_entropy {how}{suffix}"] = lambda t, y, w, how=how, weighted=weighted: [
-            F.cross_entropy(t(rows), target, w if weighted else None, **how)
-            for target in (y, t(soft))
-        ]
+        calls[f"cross_entropy {how}{suffix}"] = partial(cross_entropy, how, weighted)
+    return calls
 
-    def made(function: Callable[..., Any], device: str, dtype: torch.dtype) -> Call:
-        def call(region: Any) -> list[Tensor]:
-            sent: list[Tensor] = []
 
-            def to(tensor: Tensor) -> Tensor:
-                sent.append(tensor.detach().to(device, dtype, copy=True).requires_grad_())
-                return sent[-1]
+def composite_call(function: Callable[..., Any], device: str, dtype: torch.dtype) -> Call:
+    """Return a call of a composite on a device in a dtype, forward and backward."""
 
-            with region:
-                out = function(to, classes.to(device), weight.to(device))
-            return _with_gradients(out, sent)
+    def call(region: Any) -> list[Tensor]:
+        sent: list[Tensor] = []
 
-        return call
+        def to(tensor: Tensor) -> Tensor:
+            sent.append(tensor.detach().to(device, dtype, copy=True).requires_grad_())
+            return sent[-1]
 
+        with region:
+            out = function(to, CLASSES.to(device), WEIGHT.to(device))
+        return _with_gradients(out, sent)
+
+    return call
+
+
+def composites() -> dict[str, Any]:
+    """Compare functions of torch.nn.functional that consist of several operations."""
     comparison = Comparison()
     with quiet():
-        for (name, call), dtype in product(calls.items(), (torch.float32, HALF)):
-            comparison.add(name, *(made(call, device, dtype) for device in ("cuda", "cpu")))
+        calls = {**COMPOSITES, **cross_entropies()}
+        for (name, function), dtype in product(calls.items(), (torch.float32, HALF)):
+            on_both = [composite_call(function, device, dtype) for device in ("cuda", "cpu")]
+            comparison.add(name, *on_both)
     return comparison.answer()
 
 
