@@ -50,7 +50,7 @@ const HANDS = "Drag a bar, or press Up and Down; Left and Right choose another."
 /** @type {(keyof Traits)[]} */
 const FOLLOWED = ["values", "format", "scale_up", "stochastic", "draw", "rotated", "selected"];
 
-const WAYS_OF_SCALES = [
+const SCALE_ROUNDINGS = [
   {
     value: "down",
     label: "down",
@@ -66,23 +66,23 @@ function blockControls(model) {
   const names = formats.map(({ name }) => name);
   return {
     format: traitChoice(model, "format", "Format", names),
-    way: segmented({
+    scaleRounding: segmented({
       label: "Scale rounded",
-      options: WAYS_OF_SCALES,
+      options: SCALE_ROUNDINGS,
       value: "down",
       onChange: (to) => put(model, { scale_up: to === "up" }),
     }),
-    turn: toggle({
+    rotation: toggle({
       label: "Hadamard rotation",
       value: false,
       onChange: (on) => put(model, { rotated: on }),
     }),
-    chance: toggle({
+    stochastic: toggle({
       label: "Stochastic rounding",
       value: false,
       onChange: (on) => put(model, { stochastic: on }),
     }),
-    again: button({
+    roundAgain: button({
       label: "Round again",
       title: "by chance, with other random numbers",
       onPress: () => put(model, { draw: (model.get("draw") + 1) % random.length }),
@@ -200,102 +200,147 @@ function waysOf(model) {
   };
 }
 
+/** The view of the numbers: it follows the traits, and changes them by pointer and keys. */
+class BlockView {
+  /**
+   * @param {HTMLElement} root
+   * @param {Model<Traits>} model
+   */
+  constructor(root, model) {
+    const { formats, random, top, picture } = model.get("_choices");
+    this.root = root;
+    this.model = model;
+    this.top = top;
+    this.formats = Object.fromEntries(formats.map((row) => [row.name, blockFormat(row)]));
+    this.count = model.get("values").length;
+    this.axis = barAxis(top);
+    this.controls = blockControls(model);
+    this.field = barField(this.count, this.axis);
+    this.tensor = h("div", { class: "lk-quiet bs-tensor" });
+    this.sentence = sentence(model);
+    this.arithmetic = sentence();
+    this.picture = makePicture(picture, random);
+    this.row = this.rounded();
+    // The bar under the pointer.
+    /** @type {number | null} */
+    this.pointed = null;
+  }
+
+  /** Return the numbers as they are rounded now. */
+  rounded() {
+    const { model } = this;
+    return roundRow(model.get("values"), this.formats[model.get("format")], waysOf(model));
+  }
+
+  /**
+   * Set a number.
+   *
+   * @param {number} i
+   * @param {number} value
+   */
+  change(i, value) {
+    const values = this.model.get("values");
+    if (value === values[i]) return;
+    put(this.model, { values: values.with(i, value) });
+  }
+
+  /**
+   * Move a bar to another place of the axis.
+   *
+   * @param {number} i
+   * @param {number} steps infinity moves to the end of the axis
+   */
+  move(i, steps) {
+    const direction = Math.sign(steps);
+    if (!Number.isFinite(steps)) {
+      this.change(i, direction * this.top);
+      return;
+    }
+    let value = this.model.get("values")[i];
+    for (let k = 0; k < Math.abs(steps); k += 1) value = this.axis.next(value, direction);
+    this.change(i, value);
+  }
+
+  /** @param {number} i the bar that keys move from now on */
+  select(i) {
+    if (i !== this.model.get("selected")) put(this.model, { selected: i });
+  }
+
+  /**
+   * Show the arithmetic of the bar under the pointer; without one, of the selected bar.
+   *
+   * @param {number | null} i
+   */
+  pointAt(i) {
+    this.pointed = i;
+    this.arithmetic.say(arithmeticText(this.row, i ?? this.model.get("selected")));
+  }
+
+  /** Show the traits. */
+  follow() {
+    const { model, field, controls } = this;
+    const row = this.rounded();
+    this.row = row;
+    this.picture.draw({ format: row.format, ways: waysOf(model), draw: model.get("draw") });
+    controls.format.set(row.format.name);
+    controls.scaleRounding.set(model.get("scale_up") ? "up" : "down");
+    controls.scaleRounding.enable(!row.format.tensor_top);
+    controls.stochastic.set(model.get("stochastic"));
+    controls.roundAgain.enable(model.get("stochastic"));
+    controls.rotation.set(row.turned);
+    this.root.dataset.turned = String(row.turned);
+    field.draw(row);
+    setSliders(field.bars.items, row, model.get("selected"));
+    this.tensor.replaceChildren(...tensorWords(row));
+    this.sentence.say(rowSentence(row));
+    this.pointAt(this.pointed);
+  }
+
+  /** Append all parts to the root. */
+  layout() {
+    const { controls, field } = this;
+    const { format, scaleRounding, rotation, stochastic, roundAgain, reset } = controls;
+    const title = `${this.count} numbers in blocks that share a scale`;
+    const choices = [format.element, scaleRounding.element, rotation.element, stochastic.element];
+    const buttons = h("div", { class: "lk-row" }, roundAgain.element, reset.element);
+    this.arithmetic.element.classList.add("bs-detail");
+    makeSliders(field.bars.items, this.top);
+    this.root.append(
+      h("div", { class: "lk-title", text: title }),
+      h("div", { class: "lk-row" }, ...choices),
+      h("div", { class: "lk-row bs-about" }, this.tensor, buttons),
+      field.bars.element,
+      field.second,
+      barLegend(),
+      this.sentence.element,
+      this.arithmetic.element,
+      this.picture.element,
+    );
+  }
+
+  /** @param {Life} life */
+  listen(life) {
+    const { axis } = this;
+    barHands(this.field.bars, life, {
+      select: (i) => this.select(i),
+      look: (i) => this.pointAt(i),
+      move: (i, steps) => this.move(i, steps),
+      to: (i, at) => this.change(i, axis.stop(axis.value(at))),
+    });
+    watch(life, this.model, FOLLOWED, () => this.follow());
+  }
+}
+
 /**
  * @param {HTMLElement} root
  * @param {Model<Traits>} model
  * @param {Life} life
  */
 function fillBlocks(root, model, life) {
-  const { formats: rows, random, top, picture: pixels } = model.get("_choices");
-  const formats = Object.fromEntries(rows.map((row) => [row.name, blockFormat(row)]));
-  const count = model.get("values").length;
-  const axis = barAxis(top);
-  const controls = blockControls(model);
-  const { format, way, turn, chance, again, reset } = controls;
-  const tensor = h("div", { class: "lk-quiet bs-tensor" });
-  const { bars, second, draw } = barField(count, axis);
-  const words = sentence(model);
-  const detail = sentence();
-  const picture = makePicture(pixels, random);
-  let row = rounded();
-  /** @type {number | null} */
-  let pointed = null;
-
-  function rounded() {
-    return roundRow(model.get("values"), formats[model.get("format")], waysOf(model));
-  }
-
-  /**
-   * @param {number} i
-   * @param {number} value
-   */
-  function change(i, value) {
-    const values = model.get("values");
-    if (value === values[i]) return;
-    put(model, { values: values.with(i, value) });
-  }
-
-  /**
-   * @param {number} i
-   * @param {number} steps infinity moves to the end of the axis
-   */
-  function move(i, steps) {
-    const direction = Math.sign(steps);
-    if (!Number.isFinite(steps)) {
-      change(i, direction * top);
-      return;
-    }
-    let value = model.get("values")[i];
-    for (let k = 0; k < Math.abs(steps); k += 1) value = axis.next(value, direction);
-    change(i, value);
-  }
-
-  /** @param {number} i */
-  function select(i) {
-    if (i !== model.get("selected")) put(model, { selected: i });
-  }
-
-  /** @param {number | null} i */
-  function look(i) {
-    pointed = i;
-    detail.say(arithmeticText(row, pointed ?? model.get("selected")));
-  }
-
-  function follow() {
-    row = rounded();
-    picture.draw({ format: row.format, ways: waysOf(model), draw: model.get("draw") });
-    format.set(row.format.name);
-    way.set(model.get("scale_up") ? "up" : "down");
-    way.enable(!row.format.tensor_top);
-    chance.set(model.get("stochastic"));
-    again.enable(model.get("stochastic"));
-    turn.set(row.turned);
-    root.dataset.turned = String(row.turned);
-    draw(row);
-    setSliders(bars.items, row, model.get("selected"));
-    tensor.replaceChildren(...tensorWords(row));
-    words.say(rowSentence(row));
-    look(pointed);
-  }
-
-  const title = `${count} numbers in blocks that share a scale`;
-  const buttons = h("div", { class: "lk-row" }, again.element, reset.element);
-  detail.element.classList.add("bs-detail");
-  makeSliders(bars.items, top);
-  root.append(
-    h("div", { class: "lk-title", text: title }),
-    h("div", { class: "lk-row" }, format.element, way.element, turn.element, chance.element),
-    h("div", { class: "lk-row bs-about" }, tensor, buttons),
-    bars.element,
-    second,
-    barLegend(),
-    words.element,
-    detail.element,
-    picture.element,
-  );
-  barHands(bars, life, { select, look, move, to: (i, at) => change(i, axis.stop(axis.value(at))) });
-  watch(life, model, FOLLOWED, follow);
-  follow();
+  const blocks = new BlockView(root, model);
+  blocks.layout();
+  blocks.listen(life);
+  blocks.follow();
 }
 
 export default view(

@@ -9,7 +9,7 @@ import { SIDE } from "../base/plot.js";
 import { schedule } from "../driven/store.js";
 import { offersOf } from "./knobs.js";
 import { comparison, sketchWords, withStroke } from "./sketch.js";
-import { penPlaces } from "./sketch_pen.js";
+import { PenPlaces } from "./sketch_pen.js";
 
 /** @import { Life } from "../base/lifetime.js" */
 /** @import { Model } from "../base/model.js" */
@@ -28,7 +28,7 @@ const KEYS_SAID =
  * @property {RunStore} store
  * @property {Model<RunTraits>} model
  * @property {Paper} paper
- * @property {ReturnType<typeof penPlaces>} places
+ * @property {PenPlaces} places
  * @property {boolean} drawing Whether the pad is open.
  * @property {boolean} byKey Whether the pen is moved by keys; then the text below the picture has
  *   its place.
@@ -65,7 +65,7 @@ export function sketchPad(store, life, paper) {
     store,
     model: /** @type {Model<RunTraits>} */ (/** @type {unknown} */ (store.model)),
     paper,
-    places: penPlaces(store, paper),
+    places: new PenPlaces(store, paper),
     drawing: false,
     byKey: false,
     pen: null,

@@ -34,26 +34,31 @@ const PEN_ROWS = 24;
 // nearer to the end would make the axis longer while it is drawn.
 const PEN_MARGIN = 1.031;
 
-/**
- * Return the functions that place the pen on the picture, whose axes may change meanwhile.
- *
- * @param {RunStore} store
- * @param {Paper} paper
- */
-export function penPlaces(store, paper) {
-  function total() {
-    return store.state?.total ?? 1;
+/** The places that the pen can have on the picture, whose axes may change meanwhile. */
+export class PenPlaces {
+  /**
+   * @param {RunStore} store
+   * @param {Paper} paper
+   */
+  constructor(store, paper) {
+    this.store = store;
+    this.paper = paper;
+  }
+
+  /** Return the number of steps on the axis. */
+  total() {
+    return this.store.state?.total ?? 1;
   }
 
   /** Return the distance in steps of two places of the pen. */
-  function column() {
-    return Math.max(1, Math.ceil(total() / PEN_COLUMNS));
+  column() {
+    return Math.max(1, Math.ceil(this.total() / PEN_COLUMNS));
   }
 
   /** Return the ends of the axis of losses. */
-  function range() {
-    const { state, points } = store;
-    return lossRange(...(state ? paper.losses(state, points) : []));
+  range() {
+    const { state, points } = this.store;
+    return lossRange(...(state ? this.paper.losses(state, points) : []));
   }
 
   /**
@@ -61,8 +66,9 @@ export function penPlaces(store, paper) {
    *
    * @param {number} step
    */
-  function onGrid(step) {
-    return Math.min(total(), Math.max(1, Math.round(step / column()) * column()));
+  onGrid(step) {
+    const nearest = Math.round(step / this.column()) * this.column();
+    return Math.min(this.total(), Math.max(1, nearest));
   }
 
   /**
@@ -70,72 +76,73 @@ export function penPlaces(store, paper) {
    *
    * @param {number} loss
    */
-  function inRange(loss) {
-    const [low, high] = range();
+  inRange(loss) {
+    const [low, high] = this.range();
     const inside = Math.min(high / PEN_MARGIN, Math.max(low * PEN_MARGIN, loss));
     return Number(inside.toPrecision(3));
   }
 
-  return {
-    /**
-     * Return the lifted pen at the first step: at the first loss of the recorded run, or in the
-     * middle of the axis.
-     *
-     * @returns {Pen}
-     */
-    first() {
-      const [low, high] = range();
-      const recorded = store.points.recorded[0]?.loss;
-      return { step: 1, loss: inRange(recorded ?? Math.sqrt(low * high)), down: false };
-    },
-    /**
-     * Return the pen at a place of the picture.
-     *
-     * @param {number} across the share of the width, from the left
-     * @param {number} up the share of the height, from the foot
-     * @returns {Pen}
-     */
-    at(across, up) {
-      const [low, high] = range();
-      return {
-        step: onGrid(across * total()),
-        loss: inRange(low * (high / low) ** up),
-        down: true,
-      };
-    },
-    /**
-     * Return the pen after a key; null for a key without a meaning.
-     *
-     * @param {string} key
-     * @param {Pen} from
-     * @returns {Pen | null}
-     */
-    byKey(key, { step, loss, down }) {
-      const [low, high] = range();
-      const up = (high / low) ** (1 / PEN_ROWS);
-      switch (key) {
-        case " ":
-          return { step, loss, down: !down };
-        case "ArrowLeft":
-          return { step: onGrid(step - column()), loss, down };
-        case "ArrowRight":
-          return { step: onGrid(step + column()), loss, down };
-        case "ArrowUp":
-          return { step, loss: inRange(loss * up), down };
-        case "ArrowDown":
-          return { step, loss: inRange(loss / up), down };
-      }
-      return null;
-    },
-    /**
-     * Return the place of the pen in the picture, as shares of its width and height from the upper
-     * left corner.
-     *
-     * @param {Pen} pen
-     */
-    sharesOf({ step, loss }) {
-      const [low, high] = range();
-      return { across: step / total(), below: Math.log(high / loss) / Math.log(high / low) };
-    },
-  };
+  /**
+   * Return the lifted pen at the first step: at the first loss of the recorded run, or in the
+   * middle of the axis.
+   *
+   * @returns {Pen}
+   */
+  first() {
+    const [low, high] = this.range();
+    const recorded = this.store.points.recorded[0]?.loss;
+    return { step: 1, loss: this.inRange(recorded ?? Math.sqrt(low * high)), down: false };
+  }
+
+  /**
+   * Return the pen at a place of the picture.
+   *
+   * @param {number} across the share of the width, from the left
+   * @param {number} up the share of the height, from the foot
+   * @returns {Pen}
+   */
+  at(across, up) {
+    const [low, high] = this.range();
+    return {
+      step: this.onGrid(across * this.total()),
+      loss: this.inRange(low * (high / low) ** up),
+      down: true,
+    };
+  }
+
+  /**
+   * Return the pen after a key; null for a key without a meaning.
+   *
+   * @param {string} key
+   * @param {Pen} from
+   * @returns {Pen | null}
+   */
+  byKey(key, { step, loss, down }) {
+    const [low, high] = this.range();
+    const up = (high / low) ** (1 / PEN_ROWS);
+    switch (key) {
+      case " ":
+        return { step, loss, down: !down };
+      case "ArrowLeft":
+        return { step: this.onGrid(step - this.column()), loss, down };
+      case "ArrowRight":
+        return { step: this.onGrid(step + this.column()), loss, down };
+      case "ArrowUp":
+        return { step, loss: this.inRange(loss * up), down };
+      case "ArrowDown":
+        return { step, loss: this.inRange(loss / up), down };
+    }
+    return null;
+  }
+
+  /**
+   * Return the place of the pen in the picture, as shares of its width and height from the upper
+   * left corner.
+   *
+   * @param {Pen} pen
+   */
+  sharesOf({ step, loss }) {
+    const [low, high] = this.range();
+    return { across: step / this.total(), below: Math.log(high / loss) / Math.log(high / low) };
+  }
 }
