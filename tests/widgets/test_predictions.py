@@ -309,3 +309,24 @@ def test_both_ends_of_the_line_can_be_chosen(page: Page) -> None:
         line.press(key)
         assert root.locator("input[type=text]").input_value() == number
         assert root.get_by_role("button", name="Commit").is_enabled()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("text", "slider"),
+    [
+        ("1,000", "1,000"),
+        ("1e-1", "0.1"),
+        ("2^-3", "0.13"),
+        ("10 %", "10"),
+        # With a decimal comma, as with a letter, it is not a number, and the slider stays.
+        ("0,125", "1"),
+        ("1,00", "1"),
+    ],
+)
+def test_a_typed_number_moves_the_slider(page: Page, text: str, slider: str) -> None:
+    ruler = Ruler(0.001, 1000, "%")
+    root = page.show(Predict(Prediction("How much?", REPLIES, ruler=ruler), lambda: 2.0))
+    root.get_by_label("Your number, in %").fill(text)
+    shown = root.get_by_role("slider").get_attribute("aria-valuetext")
+    assert shown == f"{slider}%"

@@ -23,8 +23,9 @@ const SLACK = 1e-9;
  */
 function typedNumber(text, unit) {
   const bare = text.trim().replace(unit.trim(), "").trim();
-  // A comma before exactly three digits separates thousands.
-  const plain = bare.replace(/,(?=\d{3}\b)/g, "");
+  // Only groups of three digits are separated by commas; in 0,125 the comma is a decimal one.
+  const grouped = /^[1-9]\d{0,2}(,\d{3})+(\.\d*)?$/.test(bare);
+  const plain = grouped ? bare.replaceAll(",", "") : bare;
   const raised = plain.match(/^(\d+)\^(-?\d+)$/);
   if (raised) return Number(raised[1]) ** Number(raised[2]);
   return plain === "" ? NaN : Number(plain);
