@@ -261,9 +261,10 @@ def test_a_damaged_file_is_named_and_changes_no_other_rank(tmp_path: Path) -> No
         (b"", "not JSON"),
         (b"\xff\xfe", "not JSON"),
         (b"[]", "its schema is not"),
-        (b'{"schema": "labkit.leader_board/1"}', "invalid name, points, out_of or bytes"),
-        (eve % b"9", "invalid name"),
-        (eve % b'"8"', "invalid name"),
+        (b'{"schema": "labkit.leader_board/1"}', "expected name, points, out_of and bytes"),
+        (eve.replace(b"Eve", b"../Eve") % b"8", "name: expected 1 to 40 letters"),
+        (eve % b"9", "points: expected at most 8, got 9"),
+        (eve % b'"8"', "points: expected a whole number from 0 on, got '8'"),
         (b"[" * 60_000, "left out"),
         (b" " * 70_000, "expected a file of at most"),
     ):
