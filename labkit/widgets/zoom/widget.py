@@ -75,7 +75,6 @@ class GradientZoom(LabWidget, folder="zoom"):
             raise TypeError(
                 f"film: expected a dict of step -> a dict of layer -> gradient, got {film!r:.80}"
             )
-        self.snapshots = [snapshot(layers, step=step, kind=kind) for step, layers in film.items()]
         # A tensor without dimensions is shown as one of a single element.
         shapes = [
             {name: tuple(gradient.shape) or (1,) for name, gradient in each.items()}
@@ -91,9 +90,16 @@ class GradientZoom(LabWidget, folder="zoom"):
             )
         # Layer -> shape of its gradient.
         self._shapes = shapes[0]
+        # The page finds layers by their number, so all steps have them in the same order.
+        ordered = {
+            step: {name: layers[name] for name in self._shapes} for step, layers in film.items()
+        }
+        self.snapshots = [
+            snapshot(layers, step=step, kind=kind) for step, layers in ordered.items()
+        ]
         self._tables = [
             {name: _table(gradient) for name, gradient in layers.items()}
-            for layers in film.values()
+            for layers in ordered.values()
         ]
         first = next(iter(self._tables[0].values()))
         # The widget starts at the gradient of the largest magnitude.
