@@ -487,6 +487,17 @@ def test_printed_lines_name_the_optimizer() -> None:
         assert plain_losses(bench.run.wanted, task) == losses(bench.run.steps), line
 
 
+def test_printed_lines_have_all_digits_of_a_scaler() -> None:
+    growth_factor = 2.0 ** (1 / 1000)
+    scaler = replace(
+        RECIPES["FP16 dynamic"].scaler, growth_factor=growth_factor, floor=1.0, cap=2.0**24
+    )
+    knobs = knobs_of(replace(RECIPES["FP16 dynamic"], name="slow", scaler=scaler))
+    lines = torch_lines(knobs, DIGITS)
+    assert f"growth_factor={growth_factor!r}," in lines
+    assert "no such knobs; here they were floor=1.0, cap=16777216.0" in lines
+
+
 def large_loss(out: Tensor, targets: Tensor) -> Tensor:
     return DIGITS.loss(out, targets) * 1e8
 
