@@ -82,6 +82,13 @@ def test_lines_of_a_race_differ_in_colour_and_width() -> None:
     assert widths == sorted(set(widths), reverse=True)
 
 
+def test_a_run_in_tf32_has_the_colour_of_its_format() -> None:
+    tf32 = replace(RECORDS[0], recipe="TF32")
+    losses, metrics = race_figure([tf32]).axes
+    for axes in (losses, metrics):
+        assert axes.lines[0].get_color() == widgets.FORMAT_COLOURS["TF32"]
+
+
 def test_losses_of_a_short_race_are_means_of_its_steps() -> None:
     short = [replace(r, steps=r.steps[:4]) for r in RECORDS[:2]]
     losses = race_figure(short).axes[0]

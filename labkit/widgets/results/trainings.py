@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 FORMAT_OF = {
     "FP32": "FP32",
     "O0": "FP32",
+    "TF32": "TF32",
     "BF16": "BF16",
     **dict.fromkeys(("FP8", "MXFP8", "NVFP4", "unit"), "E4M3"),
 }
@@ -78,10 +79,10 @@ def race_figure(records: Sequence[RunRecord]) -> Figure:
     """
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    tasks = sorted({(r.task, r.device, r.versions["torch"]) for r in records})
-    if len(tasks) != 1:
+    origins = sorted({(r.task, r.device, r.versions["torch"]) for r in records})
+    if len(origins) != 1:
         raise ValueError(
-            f"race_figure draws runs of one task, device and torch; these are {tasks or 'none'}"
+            f"race_figure draws runs of one task, device and torch; these are {origins or 'none'}"
         )
     recipes = list(dict.fromkeys(r.recipe for r in records))
     figure = new_figure(11, 4, layout="constrained")
@@ -221,7 +222,9 @@ def treatment_figure(treatment: Treatment) -> Figure:
     _draw_treatment(panels[0], np.array(treatment.losses, float))
     panel(panels[0], "Loss")
     if treatment.scales:
-        _draw_scales(panels[1], np.log2(treatment.scales))
+        # After enough overflows a scale is 0, whose log2 is -inf.
+        with np.errstate(divide="ignore"):
+            _draw_scales(panels[1], np.log2(treatment.scales))
         panel(panels[1], "Loss scale, and × for each step after which it fell")
     figure.axes[-1].set_xlabel("step", fontsize=9)
     words = treatment_sentence(treatment)
@@ -286,9 +289,13 @@ def _draw_scales(axes: Axes, exponents: np.ndarray[tuple[int], np.dtype[np.float
     """Draw log2 of the scale of each step, with a cross at each step after which it fell."""
     axes.step(range(len(exponents)), exponents, where="mid", color=FORMAT_COLOURS["FP16"], lw=1.6)
     # A scale falls after a step that found inf or NaN, and so was skipped.
-    (skipped,) = np.nonzero(np.diff(exponents) < 0)
+    (skipped,) = np.nonzero(exponents[1:] < exponents[:-1])
     axes.plot(skipped, exponents[skipped], "x", color=INK, ms=5)
-    low = math.floor(exponents.min()) - 1
-    high = math.ceil(exponents.max()) + 1
+    # A scale of 0 is below the axis.
+    drawn = exponents[np.isfinite(exponents)]
+    if not len(drawn):
+        drawn = np.zeros(1)
+    low = math.floor(drawn.min()) - 1
+    high = math.ceil(drawn.max()) + 1
     axes.set_ylim(low, high)
     power_ticks(axes.set_yticks, range(low, high + 1, max(1, (high - low) // 4)))
