@@ -178,6 +178,12 @@ def test_swallowed_updates_of_no_step_are_refused():
         SwallowedUpdates(steps=0)
 
 
+@pytest.mark.parametrize("steps", [2.5, True, "10"])
+def test_steps_of_swallowed_updates_are_an_int(steps):
+    with pytest.raises(TypeError, match="steps: expected an int, got"):
+        SwallowedUpdates(steps=steps)
+
+
 @pytest.mark.parametrize(
     ("low", "high", "texts"),
     [

@@ -194,3 +194,9 @@ def test_gradients_that_a_zoom_cannot_show_are_refused(film: Any, message: str) 
 def test_gradients_of_another_type_are_refused(film: Any) -> None:
     with pytest.raises(TypeError, match="step -> a dict of layer -> gradient"):
         GradientZoom(film)
+
+
+@pytest.mark.parametrize("gradient", [[1.0], torch.tensor([1])])
+def test_a_gradient_that_is_no_tensor_of_floats_is_refused(gradient: Any) -> None:
+    with pytest.raises(TypeError, match=r"expected (a torch tensor|FP16, BF16 or FP32), got"):
+        GradientZoom({0: {"conv": gradient}})

@@ -75,10 +75,19 @@ class GradientZoom(LabWidget, folder="zoom"):
             raise TypeError(
                 f"film: expected a dict of step -> a dict of layer -> gradient, got {film!r:.80}"
             )
+        # The page finds layers by their number, so all steps have them in the order of the first.
+        names = next(iter(film.values()), {})
+        ordered = {
+            step: {name: layers[name] for name in names if name in layers} | dict(layers)
+            for step, layers in film.items()
+        }
+        self.snapshots = [
+            snapshot(layers, step=step, kind=kind) for step, layers in ordered.items()
+        ]
         # A tensor without dimensions is shown as one of a single element.
         shapes = [
             {name: tuple(gradient.shape) or (1,) for name, gradient in each.items()}
-            for each in film.values()
+            for each in ordered.values()
         ]
         if not shapes or not shapes[0] or any(0 in shape for shape in shapes[0].values()):
             raise ValueError(
@@ -90,13 +99,6 @@ class GradientZoom(LabWidget, folder="zoom"):
             )
         # Layer -> shape of its gradient.
         self._shapes = shapes[0]
-        # The page finds layers by their number, so all steps have them in the same order.
-        ordered = {
-            step: {name: layers[name] for name in self._shapes} for step, layers in film.items()
-        }
-        self.snapshots = [
-            snapshot(layers, step=step, kind=kind) for step, layers in ordered.items()
-        ]
         self._tables = [
             {name: _table(gradient) for name, gradient in layers.items()}
             for layers in ordered.values()
