@@ -49,6 +49,16 @@ def test_a_race_of_no_records_or_two_devices_is_refused(records: list[RunRecord]
         race_figure(records)
 
 
+def test_a_race_of_a_run_without_steps_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected runs with steps"):
+        race_figure([RECORDS[0], replace(RECORDS[1], steps=())])
+
+
+def test_a_sentence_states_a_range_for_several_seeds_only() -> None:
+    assert "FP32's seeds range from" in widgets.race_sentence(RECORDS[:2])
+    assert "range" not in widgets.race_sentence(RECORDS[:1])
+
+
 def test_a_sentence_of_no_records_is_refused() -> None:
     with pytest.raises(ValueError, match="expected at least one record"):
         widgets.race_sentence([])

@@ -75,7 +75,8 @@ def race_figure(records: Sequence[RunRecord]) -> Figure:
     """Draw runs of one task: smoothed losses on the left, the metric of each seed on the right.
 
     Raises:
-        ValueError: `records` is empty, or has several tasks, devices or versions of torch.
+        ValueError: `records` is empty, or has several tasks, devices or versions of torch, or a
+            run without steps.
     """
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -84,6 +85,8 @@ def race_figure(records: Sequence[RunRecord]) -> Figure:
         raise ValueError(
             f"race_figure draws runs of one task, device and torch; these are {origins or 'none'}"
         )
+    if not all(r.steps for r in records):
+        raise ValueError("race_figure draws losses; expected runs with steps, got one without")
     recipes = list(dict.fromkeys(r.recipe for r in records))
     figure = new_figure(11, 4, layout="constrained")
     losses, metrics = figure.subplots(1, 2, width_ratios=(3, 2))
@@ -122,7 +125,8 @@ def _title(records: Sequence[RunRecord]) -> str:
 def race_sentence(records: Sequence[RunRecord]) -> str:
     """Return a text with each recipe's mean metric, the range of FP32's metrics, and the speeds.
 
-    Speeds are given only for runs that were timed, each alone on one device.
+    The range is given for several seeds. Speeds are given only for runs that were timed, each alone
+    on one device.
 
     Raises:
         ValueError: `records` is empty.
@@ -134,8 +138,8 @@ def race_sentence(records: Sequence[RunRecord]) -> str:
         metrics.setdefault(record.recipe, []).append(record.metric)
     means = "; ".join(f"{recipe} {fmean(values):.2f}" for recipe, values in metrics.items())
     sentences = [f"Mean {records[0].metric_name}: {means}."]
-    if "FP32" in metrics:
-        fp32 = metrics["FP32"]
+    fp32 = metrics.get("FP32", [])
+    if len(fp32) > 1:
         sentences.append(f"FP32's seeds range from {min(fp32):.2f} to {max(fp32):.2f}.")
     throughput = recorded_throughput(records)
     if throughput:
