@@ -90,6 +90,7 @@ def test_what_is_not_a_recipe_is_refused_with_the_reason() -> None:
             off_the_wire(Recipe("slow", model=FP16, accumulator=SPECS["V100"])),
             "leave accumulator=None",
         ),
+        (off_the_wire(RECIPES["FP8 current"]), "leave products=None here"),
     ):
         with pytest.raises(ValueError, match=says):
             recipe_of(answer)
