@@ -80,7 +80,7 @@ def _settings(parts: Sequence[str], code: str) -> dict[str, str]:
         if not equals:
             raise ValueError(f"{part!r} is not a setting. ({FORM})")
         if name.strip() in settings:
-            raise ValueError(f"a setting is given twice in {code!r}")
+            raise ValueError(f"{name.strip()}: expected to be given once, got {code!r}")
         settings[name.strip()] = text.strip()
     return settings
 
@@ -99,7 +99,8 @@ def _position_in(name: str, text: str) -> Any:
     for each in POSITIONS[name]:
         if str(each) == text:
             return each
-    raise ValueError(f"{name}: expected {span(POSITIONS[name])}, got {text!r}")
+    kind = "a whole number " if isinstance(POSITIONS[name], range) else ""
+    raise ValueError(f"{name}: expected {kind}{span(POSITIONS[name])}, got {text!r}")
 
 
 def size(count: int) -> str:
