@@ -101,7 +101,7 @@ REFUSED: dict[str, list[tuple[str, object, str | None]]] = {
     ],
     "live": [
         *(
-            ("sketched", wrong, "sketched: expected pairs of a step and a loss above 0")
+            ("sketched", wrong, "sketched: expected pairs of a whole step and a loss above 0")
             for wrong in (
                 [[1, 0.0]],
                 [[4, 1.0]],

@@ -197,7 +197,7 @@ class Workbench(LiveTraining, folder="workbench"):
 
     @property
     def code(self) -> str:
-        """The task, the seed and the knobs as a text, for `from_code`.
+        """The task, the recipe, the seed and the knobs as a text, for `from_code`.
 
         Raises:
             ValueError: The lab does not have the task or the recipe.
