@@ -305,8 +305,8 @@ ULP = Exercise(
         ),
         wrong(
             "proportional to x",
-            "this is x times 2^-10. The spacing does not grow with x smoothly: it stays, then "
-            "doubles at the next power of two.",
+            "this is |x| * 2^-significand_bits. The spacing does not grow with x smoothly: it "
+            "stays, then doubles at the next power of two.",
             lambda x, significand_bits, emin: abs(x) * 2.0**-significand_bits,
         ),
         wrong(

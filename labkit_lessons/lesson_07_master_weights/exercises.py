@@ -701,7 +701,7 @@ def _huge(random: Random) -> list[Case]:
         for count in (1, few, many)
         for part in (1, 1 - 2.0**-25, 1 + 2.0**-25)
     ]
-    # from half of the last power of two to all of it: above it nobody has a number
+    # FP32 holds a sum from 2^127 to 1.9 * 2^127, and none of 2^128.
     last = [(few, 2.0**127 / few * random.uniform(1, 1.9)), (few, 2.0**128 / few)]
     beyond = [(4, 2.0**126), (random.randrange(3, 200), 2.0**127), (300, 2.0**126), (1, 2.0**127)]
     return [*beyond, *ends, *last]

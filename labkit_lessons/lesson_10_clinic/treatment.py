@@ -140,7 +140,7 @@ def treatment(case: Consultation, work: Work, seed: int = 0, steps: int | None =
     still = [
         name
         for name, start in first.items()
-        if name in after and torch.equal(start.to(after[name].dtype), after[name])
+        if name in after and torch.equal(start.to(after[name].dtype), after[name].flatten())
     ]
     states = None
     if len({state.shape for state in observations.states}) == 1:

@@ -161,15 +161,16 @@ def _read_entrant(path: Path) -> Entrant:
         raise ValueError("it is not JSON") from error
     if not isinstance(stored, dict) or stored.pop("schema", None) != SCHEMA:
         raise ValueError(f"its schema is not {SCHEMA}")
-    invalid = ValueError("invalid name, points, out_of or bytes")
     if stored.keys() != {"name", "points", "out_of", "bytes"}:
-        raise invalid
+        raise ValueError("expected name, points, out_of and bytes in it")
     for field in ("points", "out_of", "bytes"):
         if type(stored[field]) is not int or stored[field] < 0:
-            raise invalid
+            raise ValueError(f"{field}: expected a whole number from 0 on, got {stored[field]!r}")
     name = stored["name"]
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise invalid
-    if stored["points"] > stored["out_of"]:
-        raise invalid
-    return Entrant(name, stored["points"], stored["out_of"], stored["bytes"])
+        raise ValueError(f"name: expected 1 to 40 letters, digits and the like, got {name!r}")
+    points = stored["points"]
+    out_of = stored["out_of"]
+    if points > out_of:
+        raise ValueError(f"points: expected at most {out_of}, got {points}")
+    return Entrant(name, points, out_of, stored["bytes"])

@@ -69,6 +69,8 @@ def recipe_of(answer: object) -> Recipe:
     fields = dict(answer.fields)
     if fields.get("accumulator") is not None:
         raise ValueError("leave accumulator=None here: an emulated one takes minutes a run")
+    if fields.get("products") is not None:
+        raise ValueError("leave products=None here: the projects are about 16-bit formats")
     for part in ("model", "autocast", "optimizer", "gradient_format"):
         fields[part] = _format(part, fields.get(part))
     try:

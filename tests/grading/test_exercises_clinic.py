@@ -117,6 +117,15 @@ def test_other_diagnoses_are_what_their_runs_show() -> None:
     assert diagnosis("penalty")[1] == (2.0**16) ** 2
 
 
+def test_parameters_of_any_shape_that_did_not_change_are_named() -> None:
+    def without_steps(model: nn.Module, batches: list[Any]) -> tuple[list[float], None]:
+        with torch.no_grad():
+            model.get_parameter("norm.bias").add_(1)
+        return [0.0] * len(batches), None
+
+    assert treat("gains", without_steps).still == ("norm.weight", "linear.weight", "linear.bias")
+
+
 def judged_diagnosis(right: tuple[str, Any], diagnosis: object) -> Any:
     """Return the outcome of a diagnosis, among the place of the right one and the loss."""
     answer = Instance("Treatment", {"diagnosis": diagnosis})

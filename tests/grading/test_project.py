@@ -91,6 +91,7 @@ def test_what_is_not_a_recipe_is_refused_with_the_reason() -> None:
             off_the_wire(Recipe("slow", model=FP16, accumulator=SPECS["V100"])),
             "leave accumulator=None",
         ),
+        (off_the_wire(RECIPES["FP8 current"]), "leave products=None here"),
     ):
         with pytest.raises(ValueError, match=says):
             recipe_of(answer)
@@ -298,9 +299,10 @@ def test_a_damaged_file_is_named_and_changes_no_other_rank(tmp_path: Path) -> No
         (b"", "not JSON"),
         (b"\xff\xfe", "not JSON"),
         (b"[]", "its schema is not"),
-        (b'{"schema": "labkit.leader_board/1"}', "invalid name, points, out_of or bytes"),
-        (eve % b"9", "invalid name"),
-        (eve % b'"8"', "invalid name"),
+        (b'{"schema": "labkit.leader_board/1"}', "expected name, points, out_of and bytes"),
+        (eve.replace(b"Eve", b"../Eve") % b"8", "name: expected 1 to 40 letters"),
+        (eve % b"9", "points: expected at most 8, got 9"),
+        (eve % b'"8"', "points: expected a whole number from 0 on, got '8'"),
         (b"[" * 60_000, "left out"),
         (b" " * 70_000, "expected a file of at most"),
     ):

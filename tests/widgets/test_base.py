@@ -96,6 +96,23 @@ def test_tours_are_short_and_point_at_existing_elements() -> None:
                 )
 
 
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (['text = "a"\nring = "b"'] * 4, "expected 5 to 8 steps, got 4"),
+        (['text = "a"\nring = "b"'] * 4 + ['text = "a"'], "step 5: expected text, ring"),
+        (['text = "a"\nring = "b"\nmark = "c"'] * 5, "step 1: .*, got text, ring, mark"),
+    ],
+)
+def test_a_tour_of_another_form_is_refused(tmp_path, monkeypatch, texts, message) -> None:
+    folder = tmp_path / "toy"
+    folder.mkdir()
+    (folder / "tour.toml").write_text("\n".join(f"[[step]]\n{text}" for text in texts))
+    monkeypatch.setattr(base, "FOLDERS", tmp_path)
+    with pytest.raises(ValueError, match=message):
+        base.tour_of.__wrapped__("toy")
+
+
 def test_a_step_beyond_the_end_of_a_tour_is_refused() -> None:
     for name, make in GUIDED.items():
         widget = make()

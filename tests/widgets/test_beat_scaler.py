@@ -116,7 +116,7 @@ def test_a_tally_counts_skipped_lossy_and_useful_steps():
 
 
 def test_scales_outside_of_the_slider_are_refused():
-    for exponent in (-5, 31, 2.5):
+    for exponent in (-5, 31, 2.5, True):
         with pytest.raises(ValueError, match="from -4 to 30"):
             on_slider(exponent)
 
@@ -570,6 +570,13 @@ class TestWindow:
         run.scaler = ScalerState(2.0 ** math.floor(overflows - self.WEIGHTS[0] - 1.5))
         assert run.step().stepped
         assert all(bool(torch.isfinite(p).all()) for p in run.model.parameters())
+
+    def test_gradients_of_zero_overflow_at_no_scale(self):
+        def loss(outputs, targets):
+            return (0 * outputs).sum()
+
+        run = make_run(replace(SMALL, loss=loss), rules.YOURS, 0, self.WEIGHTS)
+        assert run.window() == (0, math.inf)
 
 
 def test_a_compensated_weight_does_not_change_a_training():

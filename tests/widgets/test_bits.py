@@ -151,6 +151,12 @@ def test_infinity_is_a_step_above_the_largest_finite_number():
     assert explorer.value == np.inf
 
 
+def test_there_is_no_step_from_nan():
+    for direction in (+1, -1):
+        with pytest.raises(ValueError, match="NaN is neither larger nor smaller"):
+            BitExplorer(FP16, "nan").step(direction)
+
+
 # E4M3 and E2M1 have no infinity.
 @pytest.mark.parametrize(("format", "largest"), [(FP16, "inf"), (E4M3, "448"), (E2M1, "6")])
 def test_there_is_no_step_beyond_the_largest_value(format, largest):

@@ -105,6 +105,15 @@ class TestMoved:
             "FP32's (exact when every operation is on its own list)."
         )
 
+    def test_a_move_may_allow_what_was_refused(self):
+        def loss(x):
+            return nn.functional.binary_cross_entropy((x @ x).sigmoid(), torch.full((4, 4), 0.5))
+
+        board = CastLedger(loss, torch.ones(4, 4))
+        assert board.sentence.startswith("binary_cross_entropy is refused: ")
+        board.move("binary_cross_entropy", "deny")
+        assert board.sentence.endswith("(refused when every operation is on its own list).")
+
     def test_a_name_moves_all_its_calls(self):
         board = CastLedger(
             nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), torch.rand(2, 4)

@@ -77,9 +77,11 @@ REFUSED: dict[str, list[tuple[str, object, str | None]]] = {
         ("draw", 20, "draw: expected 0 to 19, got 20"),
         ("draw", True, "draw: expected 0 to 19, got True"),
         ("selected", 32, "selected: expected 0 to 31, got 32"),
+        ("values", [], "values: expected 32 numbers, got 0"),
+        ("values", [1.0], "values: expected 32 numbers, got 1"),
         *(
-            ("values", wrong, "values: expected 32 numbers of at most 65504")
-            for wrong in ([], [math.nan] * 32, [1.0])
+            ("values", [1.0] * 31 + [wrong], f"magnitudes of at most 65504, got {wrong:g}")
+            for wrong in (math.nan, -math.inf, 65536.0)
         ),
     ],
     "graph": [("position", 36, "position: expected 0 to 35, got 36")],
@@ -99,7 +101,7 @@ REFUSED: dict[str, list[tuple[str, object, str | None]]] = {
     ],
     "live": [
         *(
-            ("sketched", wrong, "sketched: expected pairs of a step and a loss above 0")
+            ("sketched", wrong, "sketched: expected pairs of a whole step and a loss above 0")
             for wrong in (
                 [[1, 0.0]],
                 [[4, 1.0]],

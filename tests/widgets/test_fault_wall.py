@@ -115,7 +115,7 @@ def test_cards_can_be_left_out() -> None:
 
 
 def test_an_unknown_card_to_leave_out_is_refused() -> None:
-    with pytest.raises(ValueError, match="no card mask_constnat to leave out"):
+    with pytest.raises(ValueError, match="without: expected ids of cards, got 'mask_constnat'"):
         FaultWall(without=["mask_constnat"])
 
 

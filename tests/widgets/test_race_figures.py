@@ -49,6 +49,16 @@ def test_a_race_of_no_records_or_two_devices_is_refused(records: list[RunRecord]
         race_figure(records)
 
 
+def test_a_race_of_a_run_without_steps_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected runs with steps"):
+        race_figure([RECORDS[0], replace(RECORDS[1], steps=())])
+
+
+def test_a_sentence_states_a_range_for_several_seeds_only() -> None:
+    assert "FP32's seeds range from" in widgets.race_sentence(RECORDS[:2])
+    assert "range" not in widgets.race_sentence(RECORDS[:1])
+
+
 def test_a_sentence_of_no_records_is_refused() -> None:
     with pytest.raises(ValueError, match="expected at least one record"):
         widgets.race_sentence([])
@@ -80,6 +90,13 @@ def test_lines_of_a_race_differ_in_colour_and_width() -> None:
     assert len({line.get_color() for line in lines}) == 4
     widths = [line.get_linewidth() for line in lines]
     assert widths == sorted(set(widths), reverse=True)
+
+
+def test_a_run_in_tf32_has_the_colour_of_its_format() -> None:
+    tf32 = replace(RECORDS[0], recipe="TF32")
+    losses, metrics = race_figure([tf32]).axes
+    for axes in (losses, metrics):
+        assert axes.lines[0].get_color() == widgets.FORMAT_COLOURS["TF32"]
 
 
 def test_losses_of_a_short_race_are_means_of_its_steps() -> None:

@@ -52,8 +52,13 @@ def test_a_table_is_printed_with_a_row_for_each_recipe(table: RecipeTable) -> No
 
 
 def test_the_sentence_of_a_table_counts_its_verdicts(table: RecipeTable) -> None:
-    expected = "Of 3 pairs of recipe and task: 1 as good, 1 worse, 1 broken. 1 are not run yet."
+    expected = "Of 3 pairs of recipe and task: 1 as good, 1 worse, 1 broken. 1 is not run yet."
     assert table.sentence == expected
+
+
+def test_the_sentence_of_a_table_counts_a_single_pair(folder: Path) -> None:
+    table = recipe_table(["toy"], ["O3", "O2", "O1 graph"], folder=folder)
+    assert table.sentence == "Of 1 pair of recipe and task: 1 worse. 2 are not run yet."
 
 
 def test_one_seed_is_not_enough_for_a_verdict(folder: Path) -> None:

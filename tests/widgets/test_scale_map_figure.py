@@ -1,5 +1,6 @@
 """The map of safe scales of a run."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -58,3 +59,8 @@ def test_the_sentence_states_the_safe_scales():
 def test_a_run_without_exponents_of_gradients_is_refused():
     with pytest.raises(ValueError, match="expected snapshots of one kind"):
         widgets.scale_map_figure(recorded("digits", "FP32", 0))
+
+
+def test_exponents_without_the_steps_of_their_run_are_refused():
+    with pytest.raises(ValueError, match="expected a record with steps"):
+        widgets.scale_map_figure(replace(painted_with_gradients(), steps=()))

@@ -194,6 +194,12 @@ def test_a_timeline_of_no_step_is_refused():
         ScalerTimeline(steps=0)
 
 
+@pytest.mark.parametrize("steps", [2.5, True, "10"])
+def test_steps_of_a_timeline_are_an_int(steps):
+    with pytest.raises(TypeError, match="steps: expected an int, got"):
+        ScalerTimeline(steps=steps)
+
+
 def test_a_replay_equals_torch_s_scaler():
     """The oracle is torch.amp.GradScaler.
 

@@ -99,9 +99,12 @@ def test_a_widget_without_the_option_has_no_pad(page: Page) -> None:
     assert root.locator(".lt-pad, .lt-sketch-words").count() == 0
 
 
-def test_a_sketch_with_an_infinite_step_is_refused(live: LiveTraining) -> None:
-    with pytest.raises(TraitError, match="expected pairs of a step and a loss above 0"):
-        live.sketched = [[math.inf, 1.0]]
+@pytest.mark.parametrize("step", [math.inf, 1.5, "1"])
+def test_a_sketch_with_a_step_that_is_no_whole_number_is_refused(
+    live: LiveTraining, step: object
+) -> None:
+    with pytest.raises(TraitError, match="expected pairs of a whole step and a loss above 0"):
+        live.sketched = [[step, 1.0]]
     assert live.sketched == []
 
 

@@ -133,6 +133,36 @@ class TestStages:
         assert steps.watched.loss == first
 
 
+@pytest.mark.parametrize(
+    ("recipe", "stepped", "fate"),
+    [
+        ("O2", "FP32 master weights", "was less than half an ulp, and stays in the master."),
+        (
+            "BF16 Kahan",
+            "BF16 weights with their compensation",
+            "was less than half an ulp, and is kept in the compensation.",
+        ),
+        ("BF16 no master", "BF16 weights", "; what rounding took off is forgotten."),
+        ("BF16 stochastic", "BF16 weights", "; what rounding took off is forgotten."),
+    ],
+)
+def test_the_fate_of_a_small_update_depends_on_the_recipe(recipe, stepped, fate):
+    found = sentences(StepDebugger(DIGITS, RECIPES[recipe]))
+    assert f" of 26,122 {stepped}, by " in found["step"]
+    assert found["copy back"].endswith(fate)
+
+
+@pytest.mark.parametrize(("recipe", "operands"), [("FP8 current", "E4M3"), ("TF32", "TF32")])
+def test_operands_of_products_may_have_a_format_of_their_own(recipe, operands):
+    found = sentences(StepDebugger(DIGITS, RECIPES[recipe]))["cast weights"]
+    assert found == f"No weight is cast: only products round their operands, to {operands}."
+
+
+def test_a_loss_of_nan_is_named():
+    broken = replace(DIGITS, loss=lambda outputs, _targets: (outputs * float("nan")).sum())
+    assert sentences(StepDebugger(broken))["loss"].startswith("The loss is NaN: look for")
+
+
 def test_a_step_whose_gradients_are_all_zero_says_so():
     """Every output is multiplied by 0."""
     dead = replace(DIGITS, loss=lambda outputs, _targets: (outputs * 0).sum())

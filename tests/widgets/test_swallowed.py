@@ -70,6 +70,22 @@ def test_a_weight_beyond_the_largest_value_stays_infinite():
     assert curve.tolist() == [1.0, -65504.0, -np.inf, -np.inf, -np.inf]
 
 
+def test_a_weight_that_stays_infinite_or_nan_does_not_move(js):
+    found = curves(1.0, 65504.0, 10)
+    moves = {name: moved(curve) for name, curve in found.items()}
+    # From 1 to -65503 or -65504, to -inf, and with Kahan's compensation to NaN.
+    assert moves == {
+        "FP32": 10,
+        "FP16": 2,
+        "BF16": 10,
+        "FP16 + Kahan": 3,
+        "FP16 + stochastic": 2,
+        "FP16 + FP32 master": 2,
+    }
+    count = "(w, u, steps, random) => curvesOf(w, u, steps, random).map((c) => movesIn(c))"
+    assert js.run(count, 1.0, 65504.0, 10, random_bits(10).tolist()) == list(moves.values())
+
+
 def test_the_curve_of_a_master_has_its_fp16_copies():
     for weight, update in pairs(2, seed=5):
         master = numpy_loop(weight, update, STEPS, np.float32).astype(np.float32)
@@ -160,6 +176,12 @@ def test_a_weight_between_the_places_of_the_slider_is_kept():
 def test_swallowed_updates_of_no_step_are_refused():
     with pytest.raises(ValueError, match="steps: expected 1 to 100,000, got 0"):
         SwallowedUpdates(steps=0)
+
+
+@pytest.mark.parametrize("steps", [2.5, True, "10"])
+def test_steps_of_swallowed_updates_are_an_int(steps):
+    with pytest.raises(TypeError, match="steps: expected an int, got"):
+        SwallowedUpdates(steps=steps)
 
 
 @pytest.mark.parametrize(

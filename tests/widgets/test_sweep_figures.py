@@ -68,6 +68,7 @@ def test_missing_records_are_named_in_both_panels(draw):
     for axes in figure.axes:
         assert not axes.lines
         assert words(axes) == "not recorded yet: `make gpu` on a machine with a GPU records it"
+    assert [title(axes) for axes in figure.axes] == ["A GPU", "A CPU"]
     assert "not recorded yet" in figure.get_supxlabel()
 
 
@@ -101,9 +102,9 @@ def test_the_newest_record_of_a_sweep_is_drawn(data):
 
 def test_a_sweep_without_a_timed_case_says_so(data):
     data(record("batch"))
-    assert "Nothing of this sweep could be timed on A stand-in." in words(
-        sweep_figure("batch").axes[0]
-    )
+    left = sweep_figure("batch").axes[0]
+    assert "Nothing of this sweep could be timed on A stand-in." in words(left)
+    assert title(left).startswith("Recorded: A stand-in")
 
 
 def test_a_record_of_another_sweep_is_refused():
@@ -175,6 +176,19 @@ def test_a_sweep_without_a_comparison_names_its_extremes(sweep):
     run = timed(ElementwiseCase("copy", 1000, FP16), 1e-6) if sweep == "bandwidth" else SIZE.runs[0]
     sentence = widgets.sweep_sentence(record(sweep, run))
     assert sentence.startswith(f"On A stand-in, the fastest is {run.case.label} with ")
+
+
+def test_extremes_of_copies_are_those_of_their_bandwidth():
+    """Copies have no FLOP, so their speeds in FLOP/s are equal."""
+    slow, fast = (
+        timed(ElementwiseCase("copy", 1000, format), seconds)
+        for format, seconds in ((BF16, 4e-6), (FP16, 2e-6))
+    )
+    for runs in ((slow, fast), (fast, slow)):
+        assert widgets.sweep_sentence(record("bandwidth", *runs)) == (
+            "On A stand-in, the fastest is FP16 copy, 1,000 elements with 2 GB/s, the slowest "
+            "BF16 copy, 1,000 elements with 1 GB/s."
+        )
 
 
 def test_fp32_alone_is_not_compared():

@@ -95,7 +95,7 @@ def test_invalid_steps_to_go_back_to_are_refused() -> None:
     assert run.ghosts == []
 
 
-@pytest.mark.parametrize("steps", [0, 1.5, "3"])
+@pytest.mark.parametrize("steps", [0, 1.5, "3", True])
 def test_invalid_numbers_of_steps_of_a_widget_are_refused(steps: Any) -> None:
     with pytest.raises(ValueError, match="steps: expected a whole number from 1 on"):
         live(steps)

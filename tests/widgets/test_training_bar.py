@@ -34,6 +34,11 @@ def test_a_new_bar_is_ready_and_has_no_record() -> None:
     assert (bar.phase, bar.done, bar.record) == ("ready", 0, None)
 
 
+def test_a_training_that_was_not_started_is_not_waited_for() -> None:
+    with pytest.raises(RuntimeError, match="call start"):
+        TrainingBar(TASK, RECIPE, steps=3, device="cpu").wait()
+
+
 def test_a_finished_training_is_not_started_again() -> None:
     bar = TrainingBar(TASK, RECIPE, steps=2, device="cpu")
     bar.start()

@@ -487,6 +487,17 @@ def test_printed_lines_name_the_optimizer() -> None:
         assert plain_losses(bench.run.wanted, task) == losses(bench.run.steps), line
 
 
+def test_printed_lines_have_all_digits_of_a_scaler() -> None:
+    growth_factor = 2.0 ** (1 / 1000)
+    scaler = replace(
+        RECIPES["FP16 dynamic"].scaler, growth_factor=growth_factor, floor=1.0, cap=2.0**24
+    )
+    knobs = knobs_of(replace(RECIPES["FP16 dynamic"], name="slow", scaler=scaler))
+    lines = torch_lines(knobs, DIGITS)
+    assert f"growth_factor={growth_factor!r}," in lines
+    assert "no such knobs; here they were floor=1.0, cap=16777216.0" in lines
+
+
 def large_loss(out: Tensor, targets: Tensor) -> Tensor:
     return DIGITS.loss(out, targets) * 1e8
 
@@ -562,8 +573,8 @@ def test_invalid_codes_are_refused() -> None:
         ("digits; O2; steps=0", "steps: expected a whole number from 1 on"),
         ("digits; O2; speed=9", "knob: expected one of format, autocast"),
         ("digits; O2; masters=gone", "masters: expected one of kept, forgotten, none, got 'gone'"),
-        ("digits; O2; log2_scale=31", "log2_scale: expected from 0 to 30, got '31'"),
-        ("digits; O2; seed=1; seed=2", "a setting is given twice"),
+        ("digits; O2; log2_scale=31", "log2_scale: expected a whole number from 0 to 30"),
+        ("digits; O2; seed=1; seed=2", "seed: expected to be given once, got 'digits; O2; seed"),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             Workbench.from_code(code, device="cpu")

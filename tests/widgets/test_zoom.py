@@ -161,6 +161,15 @@ def test_the_bits_of_a_gradient_cannot_be_turned(page: Page, zoom: GradientZoom)
     assert bit.get_attribute("aria-disabled") == "true"
 
 
+def test_steps_may_have_their_layers_in_another_order() -> None:
+    first = {"conv": torch.tensor([1.0]), "head": torch.tensor([2.0])}
+    later = {"head": torch.tensor([20.0]), "conv": torch.tensor([10.0])}
+    zoom = GradientZoom({0: first, 1: later})
+    assert np.frombuffer(zoom._cells, np.float32).tolist() == [1.0, 2.0, 10.0, 20.0]
+    named = [[row["name"] for row in shot["rows"]] for shot in zoom._film]
+    assert named[0] == named[1]
+
+
 def test_another_layer_clamps_the_position(zoom: GradientZoom) -> None:
     zoom.zoom, zoom.row, zoom.column = 3, 23, 4
     zoom.layer = "head"
@@ -185,3 +194,9 @@ def test_gradients_that_a_zoom_cannot_show_are_refused(film: Any, message: str) 
 def test_gradients_of_another_type_are_refused(film: Any) -> None:
     with pytest.raises(TypeError, match="step -> a dict of layer -> gradient"):
         GradientZoom(film)
+
+
+@pytest.mark.parametrize("gradient", [[1.0], torch.tensor([1])])
+def test_a_gradient_that_is_no_tensor_of_floats_is_refused(gradient: Any) -> None:
+    with pytest.raises(TypeError, match=r"expected (a torch tensor|FP16, BF16 or FP32), got"):
+        GradientZoom({0: {"conv": gradient}})

@@ -448,7 +448,7 @@ def _draw_share(axes: Axes, curve: Curve, values: FloatArray) -> None:
 
 
 def _draw_loss(axes: Axes, curve: Curve, values: FloatArray, side: str) -> None:
-    """Draw a loss with its name at its end, and name its first value that is not finite.
+    """Draw a loss with its name at its last value above 0, and name its first one not finite.
 
     Args:
         axes: Where to draw.
@@ -458,12 +458,13 @@ def _draw_loss(axes: Axes, curve: Curve, values: FloatArray, side: str) -> None:
     """
     steps = _steps(curve)
     finite = np.isfinite(values)
-    if finite.any():
-        # A logarithmic axis has no place for 0.
-        axes.plot(steps, np.where(finite & (values > 0), values, np.nan), **_line_style(curve))
+    # A logarithmic axis has no place for 0.
+    shown = finite & (values > 0)
+    if shown.any():
+        axes.plot(steps, np.where(shown, values, np.nan), **_line_style(curve))
         axes.annotate(
             curve.name,
-            (steps[finite][-1], values[finite][-1]),
+            (steps[shown][-1], values[shown][-1]),
             (5, 0),
             textcoords="offset points",
             color=curve.colour,

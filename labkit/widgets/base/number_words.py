@@ -101,7 +101,7 @@ def two_digits(ratio: float) -> str:
 
 
 def number(value: float) -> str:
-    """Write a value as a person reads it, five digits.
+    """Write a value with five digits; whole numbers below ten million keep all of theirs.
 
     >>> [number(value) for value in (1.0, 65504.0, 0.00010001659, -0.1015625, float("-inf"))]
     ['1', '65,504', '1.0002e-4', '−0.10156', '−inf']

@@ -138,11 +138,14 @@ def tour_of(folder: str) -> list[dict[str, Any]]:
             ring, or has another key.
     """
     steps = tomllib.loads((FOLDERS / folder / "tour.toml").read_text(encoding="utf-8"))["step"]
-    valid = [{"text", "ring"} <= step.keys() <= {"text", "ring", "set"} for step in steps]
-    if len(steps) not in TOUR_LENGTHS or not all(valid):
-        raise ValueError(
-            f"{folder}/tour.toml: a tour has 5 to 8 steps, each with text, ring and perhaps set"
-        )
+    if len(steps) not in TOUR_LENGTHS:
+        raise ValueError(f"{folder}/tour.toml: expected 5 to 8 steps, got {len(steps)}")
+    for number, step in enumerate(steps, 1):
+        if not {"text", "ring"} <= step.keys() <= {"text", "ring", "set"}:
+            raise ValueError(
+                f"{folder}/tour.toml, step {number}: expected text, ring and perhaps set, got "
+                f"{', '.join(step)}"
+            )
     return [{"set": {}, **step} for step in steps]
 
 

@@ -33,16 +33,16 @@ from labkit.train import TASKS, Place, Task, TrainingRun, place, recorded
 from labkit.widgets.base.number_words import percent, short
 from labkit.widgets.driven.controller import Button, Controller, Phase, Points
 from labkit.widgets.scaler_timeline.trace import (
-    OVERFLOWS_FROM,
     Trace,
     keeps_from,
+    overflow_exponent,
     recorded_trace,
     replay,
 )
 
 # The exponent of both scales at the start.
 START_LOG2 = 16
-# The range of w. With it, the window moves from about 2^13 ... 2^31 down to 2^-13 ... 2^3.
+# The range of w. With it, the window moves from about 2^14 ... 2^32 down to 2^-14 ... 2^4.
 LOWEST_WEIGHT = -6
 HIGHEST_WEIGHT = 22
 # The steps before w first moves.
@@ -150,7 +150,7 @@ class WeightedRun(TrainingRun):
         )
         gradients = [*activations.values(), *weights.values()]
         largest = max(float(gradient.abs().max()) for gradient in gradients)
-        overflows_at = math.log2(OVERFLOWS_FROM / largest) + weight
+        overflows_at = overflow_exponent(largest) + weight
         return keeps_from(shift(histogram, -weight)), overflows_at
 
 
@@ -238,7 +238,8 @@ def on_slider(log2_scale: int) -> int:
         ValueError: If it is not a whole number in `LOG2_RANGE`.
     """
     low, high = LOG2_RANGE
-    if not isinstance(log2_scale, Integral) or not low <= log2_scale <= high:
+    is_whole = isinstance(log2_scale, Integral) and not isinstance(log2_scale, bool)
+    if not is_whole or not low <= log2_scale <= high:
         raise ValueError(
             f"log2_scale: expected a whole number from {low} to {high}, got {log2_scale!r}"
         )
@@ -533,7 +534,7 @@ def demonstration(steps: int, seed: int) -> Demonstration:
             float(scale),
             bool(skip),
             keeps,
-            math.log2(OVERFLOWS_FROM / largest),
+            overflow_exponent(largest),
         )
         for step, scale, skip, keeps, largest in rows
     )

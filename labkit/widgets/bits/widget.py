@@ -122,11 +122,14 @@ class BitExplorer(LabWidget, folder="bits"):
         """Go to the next larger (+1) or next smaller (-1) value.
 
         Raises:
-            ValueError: The format has no such value.
+            ValueError: The format has no such value, or the present one is NaN.
         """
+        if np.isnan(self.value):
+            raise ValueError("NaN is neither larger nor smaller than another value; set a number")
         next_value = next_up if direction > 0 else next_down
         value = float(next_value(self.value, self.format))
         if np.isnan(value) or value == self.value:
+            # Beyond the largest number of a format without infinities, the next value is NaN.
             word = "larger" if direction > 0 else "smaller"
             raise ValueError(f"{self.format.name} has no {word} value")
         self.code = int(encode(value, self.format))

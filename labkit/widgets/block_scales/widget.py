@@ -255,9 +255,12 @@ class BlockScales(LabWidget, folder="block_scales"):
     @traitlets.validate("values")
     def _valid_values(self, proposal: dict[str, Any]) -> list[float]:
         values = np.asarray(proposal["value"], np.float64)
-        if len(values) != COUNT or not (np.abs(values) <= FP16.max).all():
+        if len(values) != COUNT:
+            raise traitlets.TraitError(f"values: expected {COUNT} numbers, got {len(values)}")
+        beyond = values[~(np.abs(values) <= FP16.max)]
+        if len(beyond):
             raise traitlets.TraitError(
-                f"values: expected {COUNT} numbers of at most {FP16.max:g}, got {values.tolist()}"
+                f"values: expected magnitudes of at most {FP16.max:g}, got {beyond[0]:g}"
             )
         return [float(value) for value in np.asarray(round_to(values, FP16))]
 

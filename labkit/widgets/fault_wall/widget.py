@@ -43,7 +43,7 @@ FORMS = {"broken": False, "cured": True}
 WHY_STATIC = (
     "(Widgets do not run here: `labkit explain` lists the faults in a terminal, "
     "`labkit explain NAME` runs one, and "
-    '`labkit explain "an error message"` finds who is known by it.)'
+    '`labkit explain "an error message"` finds the faults that are known by it.)'
 )
 
 
@@ -201,7 +201,7 @@ class FaultWall(LabWidget, folder="fault_wall"):
         unknown = sorted(left_out - cards().keys())
         if unknown:
             raise ValueError(
-                f"there is no card {', '.join(unknown)} to leave out; there are "
+                f"without: expected ids of cards, got {', '.join(map(repr, unknown))}; the ids are "
                 f"{', '.join(cards())}"
             )
         self._known = {id: card for id, card in cards().items() if id not in left_out}

@@ -118,12 +118,12 @@ def row_view(row: LedgerRow) -> dict[str, Any]:
     }
 
 
-def sentence(rows: Sequence[LedgerRow], before: float, format: Format) -> str:
+def sentence(rows: Sequence[LedgerRow], before: Sequence[LedgerRow], format: Format) -> str:
     """Return one or two sentences about a forward pass.
 
     Args:
         rows: The operations of the forward pass.
-        before: The relative error of the last result with every operation on its own list.
+        before: Those of the forward pass with every operation on its own list.
         format: The format to which autocast casts.
     """
     moved = _moved(rows)
@@ -135,7 +135,11 @@ def sentence(rows: Sequence[LedgerRow], before: float, format: Format) -> str:
     broken = next((row for row in rows if row.overflowed), None)
     if broken is not None:
         return f"{moved}{_overflow(broken, last)}"
-    usual = f" ({relative(before)} when every operation is on its own list)" if moved else ""
+    usual = ""
+    if moved:
+        refused = any(row.problem for row in before)
+        error = "refused" if refused else relative(before[-1].error)
+        usual = f" ({error} when every operation is on its own list)"
     text = f"{moved}{_counts(rows, format)}"
     return f"{text[:1].upper()}{text[1:]}; the last result {_away(last.error)}{usual}."
 
@@ -366,7 +370,7 @@ class CastLedger(LabWidget, folder="ledger"):
         return {
             "_mark": mark(format),
             "_rows": [row_view(row) for row in rows],
-            "sentence": sentence(rows, self._usual(format)[-1].error, format),
+            "sentence": sentence(rows, self._usual(format), format),
         }
 
     def page_state(self) -> dict[str, Any]:

@@ -100,7 +100,8 @@ class ForkedRun(Controller):
         growth_interval: int = GROWTH_INTERVAL,
         make_run: MakeRun = TrainingRun,
     ) -> None:
-        if steps is not None and (not isinstance(steps, Integral) or steps < 1):
+        is_whole = isinstance(steps, Integral) and not isinstance(steps, bool)
+        if steps is not None and (not is_whole or steps < 1):
             raise ValueError(f"steps: expected a whole number from 1 on, or None, got {steps!r}")
         super().__init__()
         self.seed = seed

@@ -251,12 +251,14 @@ class LiveTraining(DrivenWidget, folder="live_training"):
     def _valid_sketch(self, proposal: dict[str, Any]) -> list[list[float]]:
         try:
             pairs = [[int(step), float(loss)] for step, loss in proposal["value"]]
+            are_whole = [step for step, _ in proposal["value"]] == [step for step, _ in pairs]
         except (TypeError, ValueError, OverflowError):
-            pairs = None
+            pairs = []
+            are_whole = False
         total = self.forked_run.total
-        if pairs is None or not _is_sketch(pairs, total):
+        if not are_whole or not _is_sketch(pairs, total):
             raise traitlets.TraitError(
-                "sketched: expected pairs of a step and a loss above 0, in the order of "
+                "sketched: expected pairs of a whole step and a loss above 0, in the order of "
                 f"their steps from 1 to {total}, got {proposal['value']!r}"
             )
         return pairs

@@ -97,7 +97,7 @@ def sum_errors_sentence(found: SumErrors) -> str:
     last = {name: each[-1] for name, each in found.errors.items()}
     return (
         f"At K = {found.lengths[-1]:,} the same sums are off by "
-        f"{last['FP16, one by one']:.0%} in FP16 one by one. It is {_parts(last['V100'])} "
+        f"{last['FP16, one by one']:.0%} in FP16 one by one. The error is {_parts(last['V100'])} "
         f"on the V100, {_parts(last['A100'])} on the A100, {_parts(last['H100'])} on the "
         f"H100, and {_parts(last['FP32, one by one'])} in FP32 one by one."
     )

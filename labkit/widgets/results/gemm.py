@@ -209,13 +209,18 @@ def _say_kernel(record: GemmRecord) -> str:
 
 
 def _say_extremes(record: GemmRecord) -> str:
-    """Name the fastest and the slowest case."""
-    by_speed = sorted(record.runs, key=lambda run: run.tflops)
-    slowest = by_speed[0]
-    fastest = by_speed[-1]
+    """Name the fastest and the slowest product, or elementwise case if there is no product."""
+    by_flops = sorted((run for _, run in products(record)), key=lambda run: run.tflops)
+    if by_flops:
+        slowest, fastest = by_flops[0], by_flops[-1]
+        speeds = speed(fastest), speed(slowest)
+    else:
+        by_bytes = sorted(record.runs, key=lambda run: run.gbps)
+        slowest, fastest = by_bytes[0], by_bytes[-1]
+        speeds = f"{fastest.gbps:.3g} GB/s", f"{slowest.gbps:.3g} GB/s"
     return (
-        f"the fastest is {fastest.case.label} with {speed(fastest)}, the slowest "
-        f"{slowest.case.label} with {speed(slowest)}"
+        f"the fastest is {fastest.case.label} with {speeds[0]}, the slowest "
+        f"{slowest.case.label} with {speeds[1]}"
     )
 
 
@@ -264,8 +269,8 @@ def sweep_figure(sweep: str, here: GemmRecord | None = None, card: str = CARD) -
     if published:
         sentences.append(published)
     else:
-        _draw_record(panels[0], sweep, gpu_record, here=False)
-    _draw_record(panels[1], sweep, other_record, here=here is not None)
+        _draw_record(panels[0], sweep, gpu_record, "A GPU")
+    _draw_record(panels[1], sweep, other_record, "A CPU", here=here is not None)
     sentences += [sweep_sentence(record) for record in records]
     if not sentences:
         sentences = [f"The sweep {sweep!r} was {NOT_RECORDED}."]
@@ -278,14 +283,28 @@ def _newest(sweep: str, kind: str) -> GemmRecord | None:
     return records[0] if records else None
 
 
-def _draw_record(axes: Axes, sweep: str, record: GemmRecord | None, *, here: bool) -> None:
-    """Draw a record into a panel, or say there that nothing was recorded or timed."""
-    if record is None or not record.runs:
-        _say_nothing(axes, record)
+def _draw_record(
+    axes: Axes, sweep: str, record: GemmRecord | None, device: str, *, here: bool = False
+) -> None:
+    """Draw a record into a panel, or say there that nothing was recorded or timed.
+
+    Args:
+        axes: The panel.
+        sweep: The name of the sweep.
+        record: The record; None without one.
+        device: The title without a record.
+        here: Whether the record was made on this machine just now.
+    """
+    if record is None:
+        _say_nothing(axes, NOT_RECORDED, device)
+        return
+    title = made_where(record, here=here)
+    if not record.runs:
+        _say_nothing(axes, sweep_sentence(record), title)
         return
     draw = DRAWINGS.get(sweep, _bars)
     draw(axes, record)
-    axes.set_title(fill(made_where(record, here=here), 44), fontsize=9, loc="left")
+    axes.set_title(fill(title, 44), fontsize=9, loc="left")
 
 
 @on_any_page
@@ -319,11 +338,11 @@ def roofline_figure(
     elif gpu_records:
         sentences.append(_draw_measured_roof(panels[0], gpu_records, here=False))
     else:
-        _say_nothing(panels[0], None)
+        _say_nothing(panels[0], NOT_RECORDED, "A GPU")
     if other_records:
         sentences.append(_draw_measured_roof(panels[1], other_records, here=bool(here)))
     else:
-        _say_nothing(panels[1], None)
+        _say_nothing(panels[1], NOT_RECORDED, "A CPU")
     if not sentences:
         sentences = [f"A roofline was {NOT_RECORDED}."]
     return _finished(figure, sentences)
@@ -370,10 +389,9 @@ def _finished(figure: Figure, sentences: Sequence[str]) -> Figure:
     return described(figure, *sentences)
 
 
-def _say_nothing(axes: Axes, record: GemmRecord | None) -> None:
-    """Write into a panel that there is no record, or that nothing could be timed for it."""
+def _say_nothing(axes: Axes, words: str, title: str) -> None:
+    """Write into an empty panel why nothing is drawn there."""
     axes.set_axis_off()
-    words = NOT_RECORDED if record is None else sweep_sentence(record)
     axes.text(
         0.5,
         0.5,
@@ -384,7 +402,7 @@ def _say_nothing(axes: Axes, record: GemmRecord | None) -> None:
         color=QUIET,
         transform=axes.transAxes,
     )
-    axes.set_title("A GPU", fontsize=9, loc="left")
+    axes.set_title(fill(title, 44), fontsize=9, loc="left")
 
 
 def _lines(

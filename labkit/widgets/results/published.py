@@ -61,7 +61,7 @@ TRAININGS = {
     "bert_large_squad": ("BERT-large", "D"),
     "gnmt": ("GNMT", "^"),
 }
-# The range of the sides of products of which a row without a side is the best result.
+# A row without a side is the best result of products whose sides are in this range.
 SWEPT = (1024, 10240)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.findings import counted
 from labkit.records import recorded_files, results_folder
 from labkit.records.templates import render
 from labkit.train import (
@@ -141,10 +142,12 @@ class RecipeTable:
             for verdict in (*VERDICTS, "broken")
             if verdict in known
         ]
-        sentence = f"Of {len(known)} pairs of recipe and task: {', '.join(counts)}."
+        pairs = "pair" if len(known) == 1 else "pairs"
+        sentence = f"Of {len(known)} {pairs} of recipe and task: {', '.join(counts)}."
         empty = len(verdicts) - len(known)
         if empty:
-            sentence += f" {empty} are not run yet."
+            are = "is" if empty == 1 else "are"
+            sentence += f" {empty} {are} not run yet."
         return sentence
 
     @property
@@ -193,7 +196,7 @@ class RecipeTable:
             first = Cell(
                 f"{min(metrics):.2f} to {max(metrics):.2f}",
                 baseline[0].metric_name,
-                tooltip=f"{len(metrics)} seeds, margin {margin_of(task):g}",
+                tooltip=f"{counted(len(metrics), 'seed')}, margin {margin_of(task):g}",
             )
         else:
             first = NOT_RUN

@@ -37,11 +37,14 @@ def scale_map_figure(record: RunRecord) -> Figure:
     """Draw what each loss scale would lose and overflow at each step, with the run's own scale.
 
     Raises:
-        ValueError: The record has no histograms, or those of several kinds of gradients.
+        ValueError: The record has no histograms, or those of several kinds of gradients, or no
+            steps.
     """
     from matplotlib.colors import to_rgba
 
     scales = scale_map(record.snapshots)
+    if not record.steps:
+        raise ValueError("expected a record with steps, whose scales are drawn, got one without")
     # An RGBA image, shape [scales, steps, 4]: the share that is lost is the opacity.
     shades = np.zeros((*scales.lost.T.shape, 4))
     shades[:] = to_rgba(FATE_COLOURS["underflowed"])

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 FORMAT_OF = {
     "FP32": "FP32",
     "O0": "FP32",
+    "TF32": "TF32",
     "BF16": "BF16",
     **dict.fromkeys(("FP8", "MXFP8", "NVFP4", "unit"), "E4M3"),
 }
@@ -74,15 +75,18 @@ def race_figure(records: Sequence[RunRecord]) -> Figure:
     """Draw runs of one task: smoothed losses on the left, the metric of each seed on the right.
 
     Raises:
-        ValueError: `records` is empty, or has several tasks, devices or versions of torch.
+        ValueError: `records` is empty, or has several tasks, devices or versions of torch, or a
+            run without steps.
     """
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    tasks = sorted({(r.task, r.device, r.versions["torch"]) for r in records})
-    if len(tasks) != 1:
+    origins = sorted({(r.task, r.device, r.versions["torch"]) for r in records})
+    if len(origins) != 1:
         raise ValueError(
-            f"race_figure draws runs of one task, device and torch; these are {tasks or 'none'}"
+            f"race_figure draws runs of one task, device and torch; these are {origins or 'none'}"
         )
+    if not all(r.steps for r in records):
+        raise ValueError("race_figure draws losses; expected runs with steps, got one without")
     recipes = list(dict.fromkeys(r.recipe for r in records))
     figure = new_figure(11, 4, layout="constrained")
     losses, metrics = figure.subplots(1, 2, width_ratios=(3, 2))
@@ -121,7 +125,8 @@ def _title(records: Sequence[RunRecord]) -> str:
 def race_sentence(records: Sequence[RunRecord]) -> str:
     """Return a text with each recipe's mean metric, the range of FP32's metrics, and the speeds.
 
-    Speeds are given only for runs that were timed, each alone on one device.
+    The range is given for several seeds. Speeds are given only for runs that were timed, each alone
+    on one device.
 
     Raises:
         ValueError: `records` is empty.
@@ -133,8 +138,8 @@ def race_sentence(records: Sequence[RunRecord]) -> str:
         metrics.setdefault(record.recipe, []).append(record.metric)
     means = "; ".join(f"{recipe} {fmean(values):.2f}" for recipe, values in metrics.items())
     sentences = [f"Mean {records[0].metric_name}: {means}."]
-    if "FP32" in metrics:
-        fp32 = metrics["FP32"]
+    fp32 = metrics.get("FP32", [])
+    if len(fp32) > 1:
         sentences.append(f"FP32's seeds range from {min(fp32):.2f} to {max(fp32):.2f}.")
     throughput = recorded_throughput(records)
     if throughput:
@@ -221,7 +226,9 @@ def treatment_figure(treatment: Treatment) -> Figure:
     _draw_treatment(panels[0], np.array(treatment.losses, float))
     panel(panels[0], "Loss")
     if treatment.scales:
-        _draw_scales(panels[1], np.log2(treatment.scales))
+        # After enough overflows a scale is 0, whose log2 is -inf.
+        with np.errstate(divide="ignore"):
+            _draw_scales(panels[1], np.log2(treatment.scales))
         panel(panels[1], "Loss scale, and × for each step after which it fell")
     figure.axes[-1].set_xlabel("step", fontsize=9)
     words = treatment_sentence(treatment)
@@ -286,9 +293,13 @@ def _draw_scales(axes: Axes, exponents: np.ndarray[tuple[int], np.dtype[np.float
     """Draw log2 of the scale of each step, with a cross at each step after which it fell."""
     axes.step(range(len(exponents)), exponents, where="mid", color=FORMAT_COLOURS["FP16"], lw=1.6)
     # A scale falls after a step that found inf or NaN, and so was skipped.
-    (skipped,) = np.nonzero(np.diff(exponents) < 0)
+    (skipped,) = np.nonzero(exponents[1:] < exponents[:-1])
     axes.plot(skipped, exponents[skipped], "x", color=INK, ms=5)
-    low = math.floor(exponents.min()) - 1
-    high = math.ceil(exponents.max()) + 1
+    # A scale of 0 is below the axis.
+    drawn = exponents[np.isfinite(exponents)]
+    if not len(drawn):
+        drawn = np.zeros(1)
+    low = math.floor(drawn.min()) - 1
+    high = math.ceil(drawn.max()) + 1
     axes.set_ylim(low, high)
     power_ticks(axes.set_yticks, range(low, high + 1, max(1, (high - low) // 4)))

@@ -13,6 +13,7 @@ replay.scale[i] is the scale of step i.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -99,6 +100,21 @@ def keeps_from(histogram: ExponentHistogram) -> int:
     while fate(shift(histogram, k), FP16).underflowed > LOST:
         k += 1
     return k
+
+
+def overflow_exponent(largest: float) -> float:
+    """Return the exponent of the scale from which the largest gradient of a step overflows.
+
+    It is inf for gradients that are all 0, which overflow at no scale, and -inf for inf.
+
+    >>> [overflow_exponent(largest) for largest in (65520.0, 0.0, math.inf)]
+    [0.0, inf, -inf]
+    """
+    if largest == 0:
+        return math.inf
+    if math.isinf(largest):
+        return -math.inf
+    return math.log2(OVERFLOWS_FROM / largest)
 
 
 def measure_trace(

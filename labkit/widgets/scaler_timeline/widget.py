@@ -16,6 +16,7 @@ import numpy as np
 import traitlets
 
 from labkit.amp import PRESETS, ScalerConfig
+from labkit.formats.arguments import require_kind
 from labkit.widgets.base.figures import (
     FORMAT_COLOURS,
     Curve,
@@ -96,6 +97,7 @@ class ScalerTimeline(LabWidget, folder="scaler_timeline"):
 
     Raises:
         TraitError: A knob is out of its range; the message names the range.
+        TypeError: `steps` is not an int.
         ValueError: `steps` is less than 1.
 
     >>> timeline = ScalerTimeline(growth_interval=10)
@@ -122,6 +124,7 @@ class ScalerTimeline(LabWidget, folder="scaler_timeline"):
         backoff_factor: float = 0.5,
         growth_interval: int = 20,
     ) -> None:
+        require_kind(steps, int, "steps")
         if steps < 1:
             raise ValueError(f"steps: expected 1 or more, got {steps}")
         self.trace = recorded_trace() if trace is None else trace
@@ -201,6 +204,7 @@ class ScalerPresets(LabWidget, folder="scaler_timeline"):
     `sentence` can be read; the page sets `sentence` when it shows the widget.
 
     Raises:
+        TraitError: `selected` is set to a name that is not one of the presets.
         ValueError: `presets` is empty.
 
     >>> presets = ScalerPresets()

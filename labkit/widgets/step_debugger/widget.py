@@ -17,13 +17,13 @@ from typing import Any
 
 import traitlets
 
-from labkit.amp import RECIPES, Recipe
+from labkit.amp import RECIPES, Recipe, WeightRounding
 from labkit.findings import counted
 from labkit.formats import FP16, FP32
 from labkit.interop import format_of
 from labkit.train import STAGES, StagedStep, StepStage, Task, TensorSummary, TrainingRun, watch_step
 from labkit.widgets.base.figures import still, why_still
-from labkit.widgets.base.number_words import brief, percent, power
+from labkit.widgets.base.number_words import brief, percent, power, short
 from labkit.widgets.base.widget import LabWidget, limited
 
 # The exponents at the ends of the axis. Smaller and larger magnitudes are drawn at its ends.
@@ -121,6 +121,11 @@ def _cast(_step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
             "asks for one."
         )
     if recipe.model == FP32:
+        operands = "TF32" if recipe.tf32 else ""
+        if recipe.products is not None:
+            operands = recipe.products.forward.name
+        if operands:
+            return f"No weight is cast: only products round their operands, to {operands}."
         return "Nothing is cast: everything in this step is FP32."
     low = sum(format_of(tensor.dtype) == recipe.model for tensor in stage.tensors)
     kept = len(stage.tensors) - low
@@ -158,7 +163,7 @@ def _forward(_step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
 
 def _loss(step: StagedStep, _recipe: Recipe, stage: StepStage) -> str:
     if not math.isfinite(step.loss):
-        return "The loss is not a number any more: something overflowed before it."
+        return f"The loss is {short(step.loss)}: look for the first inf or NaN up to here."
     scaled = stage.tensors[-1]
     times = "inf" if scaled.non_finite else brief(scaled.largest)
     if step.scale == 1:
@@ -229,8 +234,14 @@ def _check(step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
 def _step(step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
     if not step.stepped:
         return "Skipped: the weights and the optimizer's state stay as they were."
-    kind = "weights" if recipe.model == recipe.optimizer else "master weights"
-    what = f"{recipe.optimizer.name} {kind}"
+    what = f"{recipe.optimizer.name} weights"
+    if recipe.model != recipe.optimizer:
+        # Without a master, the step's result was rounded before its weights were counted.
+        what = f"{recipe.model.name} weights"
+        if recipe.master_weights:
+            what = f"{recipe.optimizer.name} master weights"
+        elif recipe.rounding is WeightRounding.KAHAN:
+            what += " with their compensation"
     bad = sum(tensor.non_finite for tensor in stage.tensors)
     if bad:
         share = f"{bad:,} of its {step.weights:,} updates"
@@ -253,10 +264,13 @@ def _copy_back(step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
     if not step.stepped:
         return "Nothing moved, so nothing changes."
     stayed = step.moved - step.model_moved
-    fate = "stays in the master" if recipe.master_weights else "is forgotten"
-    missed = "none was missed"
-    if stayed > 0:
+    if not recipe.master_weights and recipe.rounding is not WeightRounding.KAHAN:
+        missed = "what rounding took off is forgotten"
+    elif stayed > 0:
+        fate = "stays in the master" if recipe.master_weights else "is kept in the compensation"
         missed = f"for {stayed:,} the update was less than half an ulp, and {fate}"
+    else:
+        missed = "none was missed"
     moved = f"{step.model_moved:,} of {step.weights:,} weights change"
     return f"Rounded into the model's {recipe.model.name}, {moved}; {missed}."
 

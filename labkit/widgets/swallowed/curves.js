@@ -165,7 +165,10 @@ export function curvesOf(weight, update, steps, random) {
  */
 function movesIn(curve) {
   let moves = 0;
-  for (let i = 1; i < curve.length; i++) if (curve[i] !== curve[i - 1]) moves += 1;
+  for (let i = 1; i < curve.length; i++) {
+    const bothNaN = Number.isNaN(curve[i]) && Number.isNaN(curve[i - 1]);
+    if (curve[i] !== curve[i - 1] && !bothNaN) moves += 1;
+  }
   return moves;
 }
 

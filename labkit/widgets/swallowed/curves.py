@@ -123,9 +123,12 @@ def random_bits(steps: int) -> NDArray[np.int64]:
 
 
 def moved(curve: Curve) -> int:
-    """Return in how many steps the weight changed.
+    """Return in how many steps the weight changed; one that stays inf or NaN does not.
 
-    >>> moved(np.array([1.0, 1.0, 0.5, 0.5]))
-    1
+    >>> moved(np.array([1.0, 1.0, 0.5, 0.5])), moved(np.array([1.0, -np.inf, -np.inf]))
+    (1, 1)
     """
-    return int(np.count_nonzero(np.diff(curve)))
+    before = curve[:-1]
+    after = curve[1:]
+    both_nan = np.isnan(before) & np.isnan(after)
+    return int(np.count_nonzero((before != after) & ~both_nan))

@@ -13,6 +13,7 @@ import traitlets
 
 from labkit.findings import counted
 from labkit.formats import FP16
+from labkit.formats.arguments import require_kind
 from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.number_words import number
 from labkit.widgets.base.widget import LabWidget
@@ -69,6 +70,7 @@ class SwallowedUpdates(LabWidget, folder="swallowed"):
     Raises:
         TraitError: `weight` or `update` is not between 2^-24 and 65504, or `highlight` is not the
             name of a method.
+        TypeError: `steps` is not an int.
         ValueError: `steps` is not between 1 and 100,000.
 
     >>> swallowed = SwallowedUpdates(weight=1.0, update=2.0**-10)
@@ -85,6 +87,7 @@ class SwallowedUpdates(LabWidget, folder="swallowed"):
     _random = traitlets.Bytes().tag(sync=True)
 
     def __init__(self, weight: float = 1.0, update: float = 2.0**-12, steps: int = 1000) -> None:
+        require_kind(steps, int, "steps")
         if not 1 <= steps <= MOST_STEPS:
             raise ValueError(f"steps: expected 1 to {MOST_STEPS:,}, got {steps}")
         self.steps = steps

@@ -107,7 +107,19 @@ class TrainingBar(LabWidget, folder="training_bar"):
             self.stop()
 
     def wait(self, timeout_s: float | None = None) -> RunRecord | None:
-        """Wait for the end of a started run and return its record."""
+        """Wait for the end of a started run and return its record.
+
+        Args:
+            timeout_s: The longest time to wait; None for no limit.
+
+        Returns:
+            The record; None if the training failed, or has not ended by then.
+
+        Raises:
+            RuntimeError: The run was not started.
+        """
+        if self.phase == "ready":
+            raise RuntimeError("the run was not started; call start() first")
         self._thread.join(timeout_s)
         return self.record
 

@@ -106,7 +106,7 @@ class _Program:
         for name in ("growth_factor", "backoff_factor"):
             value = getattr(config, name)
             if value != getattr(DYNAMIC, name):
-                options.append(f"{name}={value:g}")
+                options.append(f"{name}={value!r}")
         options.append(f"growth_interval={config.growth_interval}")
         device = "next(model.parameters()).device.type"
         return f"scaler = torch.amp.GradScaler({device}, {', '.join(options)})"
@@ -203,7 +203,7 @@ def _cannot(knobs: Knobs, refuses_dynamic: bool) -> list[str]:
     for setting in fields(recipe.scaler):
         value = getattr(recipe.scaler, setting.name)
         if setting.name not in TORCH_HAS and value != getattr(DYNAMIC, setting.name):
-            beyond.append(f"{setting.name}={value:g}")
+            beyond.append(f"{setting.name}={value!r}")
     if beyond and knobs.scaling is Scaling.DYNAMIC and not refuses_dynamic:
         lines.append(f"# torch's GradScaler has no such knobs; here they were {', '.join(beyond)}")
     if refuses_dynamic:

@@ -18,6 +18,7 @@ from typing import Any
 import traitlets
 
 from labkit.amp import RECIPES, Recipe
+from labkit.findings import counted
 from labkit.records import write_atomic
 from labkit.train import CATEGORIES, StepRecord, Task, bytes_held, places
 from labkit.widgets.base.figures import png, why_still
@@ -38,7 +39,7 @@ from labkit.widgets.live_training.words import names
 from labkit.widgets.workbench.lines import torch_lines
 
 FORM = 'a code reads "digits; O2; seed=0; scaling=off": task, recipe, then what differs'
-UNITS = (("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
+UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 # The settings of a code that are whole numbers, with the least value of each.
 NUMBERS = {"seed": 0, "steps": 1}
 
@@ -79,7 +80,7 @@ def _settings(parts: Sequence[str], code: str) -> dict[str, str]:
         if not equals:
             raise ValueError(f"{part!r} is not a setting. ({FORM})")
         if name.strip() in settings:
-            raise ValueError(f"a setting is given twice in {code!r}")
+            raise ValueError(f"{name.strip()}: expected to be given once, got {code!r}")
         settings[name.strip()] = text.strip()
     return settings
 
@@ -98,19 +99,21 @@ def _position_in(name: str, text: str) -> Any:
     for each in POSITIONS[name]:
         if str(each) == text:
             return each
-    raise ValueError(f"{name}: expected {span(POSITIONS[name])}, got {text!r}")
+    kind = "a whole number " if isinstance(POSITIONS[name], range) else ""
+    raise ValueError(f"{name}: expected {kind}{span(POSITIONS[name])}, got {text!r}")
 
 
 def size(count: int) -> str:
     """Return a number of bytes as text, with three digits and a unit.
 
-    >>> size(104_488), size(12)
-    ('104 kB', '12 bytes')
+    >>> size(2_500_000_000), size(999_600), size(104_488), size(1)
+    ('2.5 GB', '1 MB', '104 kB', '1 byte')
     """
-    for unit, divisor in UNITS:
-        if count >= divisor:
-            return f"{count / divisor:.3g} {unit}"
-    return f"{count} bytes"
+    if count < 1000:
+        return counted(count, "byte")
+    rounded = float(f"{count:.3g}")
+    unit, divisor = next(each for each in UNITS if rounded >= each[1])
+    return f"{rounded / divisor:.4g} {unit}"
 
 
 class Workbench(LiveTraining, folder="workbench"):
@@ -194,7 +197,7 @@ class Workbench(LiveTraining, folder="workbench"):
 
     @property
     def code(self) -> str:
-        """The task, the seed and the knobs as a text, for `from_code`.
+        """The task, the recipe, the seed and the knobs as a text, for `from_code`.
 
         Raises:
             ValueError: The lab does not have the task or the recipe.
@@ -226,7 +229,8 @@ class Workbench(LiveTraining, folder="workbench"):
         """Turn knobs to positions, by their names in `Knobs`, without waiting for the effect.
 
         Raises:
-            ValueError: A knob or its position does not exist.
+            ValueError: The kind of scaling does not exist. Other knobs and positions are refused
+                later, when the training thread makes the change; the page then shows why.
         """
         positions = {knob: position(knob, to) for knob, to in knobs.items()}
         self.forked_run.ask(partial(self.forked_run.turn, positions))

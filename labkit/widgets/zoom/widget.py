@@ -75,11 +75,19 @@ class GradientZoom(LabWidget, folder="zoom"):
             raise TypeError(
                 f"film: expected a dict of step -> a dict of layer -> gradient, got {film!r:.80}"
             )
-        self.snapshots = [snapshot(layers, step=step, kind=kind) for step, layers in film.items()]
+        # The page finds layers by their number, so all steps have them in the order of the first.
+        names = next(iter(film.values()), {})
+        ordered = {
+            step: {name: layers[name] for name in names if name in layers} | dict(layers)
+            for step, layers in film.items()
+        }
+        self.snapshots = [
+            snapshot(layers, step=step, kind=kind) for step, layers in ordered.items()
+        ]
         # A tensor without dimensions is shown as one of a single element.
         shapes = [
             {name: tuple(gradient.shape) or (1,) for name, gradient in each.items()}
-            for each in film.values()
+            for each in ordered.values()
         ]
         if not shapes or not shapes[0] or any(0 in shape for shape in shapes[0].values()):
             raise ValueError(
@@ -93,7 +101,7 @@ class GradientZoom(LabWidget, folder="zoom"):
         self._shapes = shapes[0]
         self._tables = [
             {name: _table(gradient) for name, gradient in layers.items()}
-            for layers in film.values()
+            for layers in ordered.values()
         ]
         first = next(iter(self._tables[0].values()))
         # The widget starts at the gradient of the largest magnitude.
