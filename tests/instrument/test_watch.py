@@ -28,6 +28,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 
 from labkit.amp import RECIPES, Engine
+from labkit.formats import Format
 from labkit.frameworks import GradScaler
 from labkit.instrument import exponent_histogram, watch
 from labkit.instrument.records import trimmed
@@ -379,6 +380,7 @@ def test_invalid_arguments_of_a_watch_are_refused():
         (TypeError, "every: expected an int, got True", Net(), {"every": True}),
         (ValueError, "formats: expected at least one format", Net(), {"formats": ()}),
         (ValueError, "a sign and a zero, got E8M0", Net(), {"formats": ["E8M0"]}),
+        (ValueError, "got another one, .*'E6M9'", Net(), {"formats": [Format("E6M9", 6, 9)]}),
         (TypeError, r"write \['FP16'\]", Net(), {"formats": "FP16"}),
         (TypeError, "optimizer: expected a torch.optim.Optimizer", Net(), {"optimizer": "Adam"}),
         (TypeError, "got a Linear without scale, unscale_", Net(), {"scaler": nn.Linear(1, 1)}),
