@@ -159,7 +159,6 @@ class ScriptWatch(StepObserver):
         if optimizers or self._attempts >= MOST_ATTEMPTS:
             self._opening.close()
             self._opening = None
-        if self._opening is None:
             # Look the method up again instead of using `call`: a watch that has just opened has
             # tapped it, and observes this call, too.
             tapped_call: Any = type(module).__call__

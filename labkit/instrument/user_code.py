@@ -25,7 +25,7 @@ INTERNAL_FILES = tuple(
 )
 # parts of the lab that count as user code
 USER_CODE_OF_LAB = (
-    str(LAB / "faults"),
+    f"{LAB / 'faults'}{os.sep}",
     str(LAB / "train" / "networks.py"),
     str(LAB / "train" / "tasks.py"),
 )
