@@ -132,8 +132,8 @@ class Report(TrainingResults):
         refusal = f"{path}: expected a report of a watch, as Report.save writes it"
         try:
             plain = json.loads(file.read_text(encoding="utf-8"))
-        # of a file that is not text in UTF-8, or not JSON
-        except ValueError as error:
+        # of a file that is not text in UTF-8, not JSON, or JSON that is nested too deep
+        except (ValueError, RecursionError) as error:
             raise ValueError(refusal) from error
         if not isinstance(plain, dict) or "watched" not in plain:
             raise ValueError(refusal)

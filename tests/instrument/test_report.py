@@ -85,7 +85,15 @@ def test_an_axis_of_any_length_has_several_labels(steps: int) -> None:
 
 
 def test_a_file_that_is_not_a_report_is_refused(tmp_path):
-    for content in (b"not json", b"[]", b"{}", b'{"watched": 1}', b'{"watched": [1]}', b"\xff\xfe"):
+    for content in (
+        b"not json",
+        b"[]",
+        b"{}",
+        b'{"watched": 1}',
+        b'{"watched": [1]}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+    ):
         (tmp_path / "report.json").write_bytes(content)
         with pytest.raises(ValueError, match="expected a report of a watch"):
             Report.load(tmp_path)
