@@ -390,6 +390,21 @@ def test_invalid_arguments_of_a_watch_are_refused():
             watch(model, **options)
 
 
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_watch_leaves_an_iterator_of_losses_to_torch(by_name: bool) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, every=1):
+        losses = iter([model(torch.ones(4, 3)).sum()])
+        if by_name:
+            torch.autograd.backward(tensors=losses)
+        else:
+            torch.autograd.backward(losses)
+        optimizer.step()
+    assert model.bias.grad is not None
+    assert model.bias.grad.item() == 4.0
+
+
 def test_a_number_of_numpy_is_an_interval_of_a_watch() -> None:
     with watch(Net(), every=np.int64(2)) as w:
         pass
