@@ -272,7 +272,9 @@ def _finding(fields: Mapping[str, Any]) -> Finding:
 
 
 def _from_json(value: Any) -> Any:
-    if isinstance(value, dict) and set(value) == {"lo", "counts", "zeros", "bad"}:
+    # parameters may have these names: then each value is a histogram or a list
+    is_histogram = isinstance(value, dict) and set(value) == {"lo", "counts", "zeros", "bad"}
+    if is_histogram and isinstance(value["lo"], int):
         return ExponentHistogram(
             counts=np.array(value["counts"], dtype=np.int64),
             lo=value["lo"],
