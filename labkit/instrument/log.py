@@ -201,7 +201,7 @@ def state_faults(
 
     Args:
         optimizer: it has just stepped.
-        weights: parameter name -> the tensor that the optimizer steps.
+        weights: parameter name -> the tensor that the optimizer has stepped.
         step: number of the step.
         line: file and line of the user's code that called the step.
     """

@@ -854,7 +854,11 @@ class Watch(StepObserver):
         if len(self._log.dominated) < EPSILON_SAMPLES:
             self._log.dominated.append(dominating_epsilon(stateful))
         line = self._sample.lines.get("step", "")
-        for each in state_faults(stateful, weights, self.step, line):
+        # an optimizer leaves out parameters without a gradient, such as frozen ones
+        stepped = {
+            name: weight for name, weight in weights.items() if gradients.get(name) is not None
+        }
+        for each in state_faults(stateful, stepped, self.step, line):
             self._log.add_finding(each)
 
     def skipped(self, optimizer: OptimizerLike, gradients: Gradients, why: str = "") -> None:

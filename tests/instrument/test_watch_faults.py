@@ -272,6 +272,15 @@ def test_an_optimizer_without_the_options_of_adam_is_observed():
     assert report.unseen == ()
 
 
+def test_the_optimizer_state_of_a_frozen_parameter_has_no_fault() -> None:
+    model = network()
+    frozen = nn.Parameter(torch.ones(3).half(), requires_grad=False)
+    model[0].register_parameter("frozen", frozen)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+    found, _ = train(model, every=1, optimizer=optimizer)
+    assert found == set()
+
+
 class Quantized(torch.optim.Optimizer):
     """An optimizer with Adam's options, whose state holds codes of 8 bits."""
 
