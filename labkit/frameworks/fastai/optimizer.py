@@ -76,6 +76,12 @@ class Optimizer(torch.optim.Optimizer):
 
     @param_lists.setter
     def param_lists(self, lists: Sequence[Iterable[Tensor]]) -> None:
+        # checked first, so that no group has changed after the error
+        if len(lists) != len(self.param_groups):
+            raise ValueError(
+                f"param_lists: expected a list for each of {len(self.param_groups)} groups, got "
+                f"{len(lists)}"
+            )
         for group, params in zip(self.param_groups, lists, strict=True):
             group["params"] = list(params)
 
