@@ -267,7 +267,7 @@ def journals_beside(submissions: Iterable[Submission]) -> list[Path]:
 def minutes_of(exercise: str, journals: Sequence[Path]) -> list[float]:
     """Return for each learner the minutes from the first check of an exercise to the best one.
 
-    A journal counts if each of its checks has a time, and the times never fall.
+    A journal counts if each of its checks has a time, and the times up to the best never fall.
     """
     minutes = []
     for journal in journals:

@@ -25,7 +25,6 @@ Correlation.cpp, LinearAlgebra.cpp, AffineGridGenerator.cpp, Integration.cpp.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -134,7 +133,7 @@ def cov(
     aweights: Tensor | None = None,
 ) -> Tensor:
     """Return the covariance matrix of variables, which are the rows of `input`."""
-    # torch raises its own errors for wrong arguments
+    # torch raises its own errors for wrong arguments, and warns of too few observations
     with torch._C.DisableTorchFunction():
         own = torch.cov(input, correction=correction, fweights=fweights, aweights=aweights)
     if not input.is_floating_point() or input.dim() > 2:
@@ -151,7 +150,6 @@ def cov(
         norm = total - correction * (weights * aweights).sum() / total
     centred = variables - (weighted.sum(1) / total).unsqueeze(1)
     if norm.item() <= 0:
-        warnings.warn("cov(): degrees of freedom is <= 0.", stacklevel=2)
         norm = torch.zeros_like(norm)
     other = centred if weights is None else centred * weights
     product = torch.mm(centred, other.t())

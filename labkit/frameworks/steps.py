@@ -174,7 +174,7 @@ class Steps:
         `zero_grad` clears.
 
         Args:
-            model: Whether to clear those of the weights that have a master, too.
+            model: whether to clear those of the weights that have a master, too.
         """
         if self._masters is None:
             return

@@ -526,9 +526,8 @@ class GradScaler(torch.amp.GradScaler):
             ):
                 got = (
                     f"{new_scale.numel()} elements on {new_scale.device}, "
-                    f"requires_grad={new_scale.requires_grad}"
+                    f"requires_grad={new_scale.requires_grad}; this scaler is for {self._device}"
                 )
-                got += f"; this scaler is for {self._device}"
         elif not isinstance(new_scale, int | float):
             got = f"a {type(new_scale).__name__}"
         if got:

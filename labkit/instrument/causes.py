@@ -100,13 +100,13 @@ def causes_first(findings: Iterable[Finding]) -> list[Finding]:
     >>> [each.what for each in causes_first([cause, after])]
     ['first inf in float16; it led to: scale falls']
     """
-    every = list(findings)
+    all_findings = list(findings)
     # index of a finding -> index of its cause, or None
-    cause_of: list[int | None] = [None] * len(every)
-    for index in range(len(every)):
-        cause_of[index] = _index_of_cause(index, every, cause_of)
+    cause_of: list[int | None] = [None] * len(all_findings)
+    for index in range(len(all_findings)):
+        cause_of[index] = _index_of_cause(index, all_findings, cause_of)
     led_to: dict[int, list[str]] = {}
-    for each, cause in zip(every, cause_of, strict=True):
+    for each, cause in zip(all_findings, cause_of, strict=True):
         if cause is None:
             continue
         # a cause may itself have a cause: follow the chain to its start
@@ -118,7 +118,7 @@ def causes_first(findings: Iterable[Finding]) -> list[Finding]:
         if each.name not in names:
             names.append(each.name)
     causes = []
-    for index, each in enumerate(every):
+    for index, each in enumerate(all_findings):
         if cause_of[index] is not None:
             continue
         if index in led_to:
@@ -128,20 +128,20 @@ def causes_first(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _index_of_cause(
-    effect_index: int, every: list[Finding], cause_of: list[int | None]
+    effect_index: int, all_findings: list[Finding], cause_of: list[int | None]
 ) -> int | None:
     """Return the index of the first finding that explains another one, or None.
 
     Args:
         effect_index: index of the finding to explain.
-        every: all findings.
+        all_findings: the finding is one of them.
         cause_of: the causes so far. A finding that follows from the effect is not its cause, so
             that no chain of causes is a circle.
     """
-    effect = every[effect_index]
+    effect = all_findings[effect_index]
     if effect.status is Status.OK:
         return None
-    for index, other in enumerate(every):
+    for index, other in enumerate(all_findings):
         if index == effect_index or other.status is not Status.BAD:
             continue
         if _explains(other, effect) and not _follows_from(index, effect_index, cause_of):

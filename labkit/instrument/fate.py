@@ -43,8 +43,8 @@ def fate(histogram: ExponentHistogram, format: FormatLike) -> Fate:
     """Return the effect of rounding the numbers of a histogram to `format`.
 
     Raises:
-        ValueError: the format has no sign or no zero (E8M0). Nothing underflows in such a format,
-            and it cannot represent negative numbers.
+        ValueError: the format has no sign, and maybe no zero (E8M0). It cannot represent negative
+            numbers, and without a zero nothing underflows.
 
     >>> import torch
     >>> from labkit.formats import FP16
@@ -59,15 +59,12 @@ def fate(histogram: ExponentHistogram, format: FormatLike) -> Fate:
         histogram, ExponentHistogram, "histogram", "Count a tensor: exponent_histogram(tensor)."
     )
     format = as_format(format)
-    if not (format.signed and format.has_zero):
-        missing: list[str] = []
-        if not format.signed:
-            missing.append("no sign")
-        if not format.has_zero:
-            missing.append("no zero")
+    # a format without a zero has no sign, either
+    if not format.signed:
+        missing = "no sign" if format.has_zero else "no sign and no zero"
         raise ValueError(
-            f"fate tells which numbers of either sign underflow to zero; {format.name} has "
-            f"{' and '.join(missing)}. Take a format that has both, such as FP16 or E4M3."
+            f"format: expected one with a sign and a zero, got {format.name}, which has {missing}. "
+            "Take a format that has both, such as FP16 or E4M3."
         )
     total = histogram.finite_non_zero
     if total == 0:

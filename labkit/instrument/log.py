@@ -37,7 +37,7 @@ from labkit.instrument.records import (
 )
 from labkit.instrument.report import Report
 from labkit.instrument.results import power
-from labkit.instrument.sample import Sample, checksum, dense, dtype_name, local_part
+from labkit.instrument.sample import Sample, checksum, dense, dtype_name, floats, local_part
 from labkit.instrument.stream import StepObserver
 from labkit.instrument.symptoms import Kind, finding
 
@@ -201,7 +201,7 @@ def state_faults(
 
     Args:
         optimizer: it has just stepped.
-        weights: parameter name -> the tensor that the optimizer steps.
+        weights: parameter name -> the tensor that the optimizer has stepped.
         step: number of the step.
         line: file and line of the user's code that called the step.
     """
@@ -216,7 +216,8 @@ def state_faults(
                 yield finding(Kind.WEIGHT_DECAY_LOST, name, step, sentence, line)
             state = optimizer.state.get(weight, {})
             for key in DECAYING_STATES:
-                if isinstance(state.get(key), Tensor):
+                # the integers of a quantized state are codes, which nothing multiplies
+                if floats(state.get(key)):
                     sentence = _lost_state_decay(group, key, state[key])
                     if sentence:
                         yield finding(Kind.OPTIMIZER_STATE_CANNOT_DECAY, name, step, sentence, line)
@@ -275,7 +276,8 @@ def _lost_state_decay(group: Mapping[str, Any], key: str, state: Tensor) -> str:
 
 def _unchanged_share(tensor: Tensor, factor: float) -> float:
     """Return the share of the non-zero elements that a multiplication does not change."""
-    # a change by more than an ulp is never rounded away
+    # A normal number changes by more than an ulp, which is never rounded away. A subnormal one may
+    # stay, but a state that begins at 0 is subnormal only until it has grown.
     if abs(1 - factor) > torch.finfo(tensor.dtype).eps:
         return 0.0
     tensor = local_part(tensor)
@@ -292,10 +294,11 @@ def _zero_epsilon(group: Mapping[str, Any], weight: Tensor, state: Mapping[str, 
     eps = group.get("eps")
     if not isinstance(eps, float) or eps == 0:
         return ""
-    # eps is added to a state as large as the weight; a scalar is a count of steps
+    # eps is added to a state as large as the weight; a scalar is a count of steps, and integers are
+    # the codes of a quantized state
     added_to = weight
-    for value in state.values():
-        if isinstance(value, Tensor) and value.dim():
+    for value in floats(list(state.values())):
+        if value.dim():
             added_to = value
             break
     if torch.tensor(eps, dtype=added_to.dtype):

@@ -192,9 +192,17 @@ def swallowed(
     require_kind(before, Iterable, "before", "Pass lists of tensors")
     require_kind(after, Iterable, "after", "Pass lists of tensors")
     require_kind(gradients, Iterable, "gradients", "Pass lists of tensors")
+    old_weights = list(before)
+    new_weights = list(after)
+    listed_gradients = list(gradients)
+    if not len(old_weights) == len(new_weights) == len(listed_gradients):
+        raise ValueError(
+            "swallowed: expected as many weights before and after the step as gradients, got "
+            f"{len(old_weights)}, {len(new_weights)} and {len(listed_gradients)}"
+        )
     with_gradient = 0
     unchanged = 0
-    for old, new, gradient in zip(before, after, gradients, strict=True):
+    for old, new, gradient in zip(old_weights, new_weights, listed_gradients, strict=True):
         if gradient is None:
             continue
         counts = swallowed_counts(old, new, gradient)

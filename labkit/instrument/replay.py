@@ -31,7 +31,7 @@ from labkit.instrument.guard import Failed, Unseen, guarded, in_short
 from labkit.instrument.histogram import ExponentHistogram, merge
 from labkit.instrument.operations import Modules, Operations, op_of_node
 from labkit.instrument.records import AgainstFP32, NonFinite, trimmed
-from labkit.instrument.sample import count, dense, floats, largest, non_finite
+from labkit.instrument.sample import count, dense, floats, largest, non_finite, stored
 from labkit.instrument.user_code import line_of_user
 from labkit.modes import LabMode, open_modes, under
 
@@ -387,7 +387,7 @@ def culprit(model: nn.Module, calls: list[Call], scale: float, step: int) -> Non
         for tensor in floats((call.args, call.kwargs)):
             value = non_finite(tensor)
             # an input with -inf, and without inf, is a mask
-            if value == "NaN" or bool((dense(tensor) == math.inf).any()):
+            if value == "NaN" or bool((stored(tensor) == math.inf).any()):
                 return NonFinite(
                     step,
                     layer="",

@@ -132,8 +132,8 @@ class Report(TrainingResults):
         refusal = f"{path}: expected a report of a watch, as Report.save writes it"
         try:
             plain = json.loads(file.read_text(encoding="utf-8"))
-        # of a file that is not text in UTF-8, or not JSON
-        except ValueError as error:
+        # of a file that is not text in UTF-8, not JSON, or JSON that is nested too deep
+        except (ValueError, RecursionError) as error:
             raise ValueError(refusal) from error
         if not isinstance(plain, dict) or "watched" not in plain:
             raise ValueError(refusal)
@@ -272,7 +272,9 @@ def _finding(fields: Mapping[str, Any]) -> Finding:
 
 
 def _from_json(value: Any) -> Any:
-    if isinstance(value, dict) and set(value) == {"lo", "counts", "zeros", "bad"}:
+    # parameters may have these names: then each value is a histogram or a list
+    is_histogram = isinstance(value, dict) and set(value) == {"lo", "counts", "zeros", "bad"}
+    if is_histogram and isinstance(value["lo"], int):
         return ExponentHistogram(
             counts=np.array(value["counts"], dtype=np.int64),
             lo=value["lo"],

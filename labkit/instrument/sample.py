@@ -98,10 +98,10 @@ def local_part(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def dense(tensor: Tensor) -> Tensor:
-    """Return the stored numbers of a tensor, dense or sparse, in a dtype that can be counted.
+def stored(tensor: Tensor) -> Tensor:
+    """Return the stored numbers of a tensor, dense or sparse, in a dtype that torch can compare.
 
-    FP64 is rounded to FP32; FP32 represents the numbers of 8-bit formats exactly.
+    The numbers of 8-bit formats are returned in FP32, which represents them exactly.
     """
     tensor = local_part(tensor)
     if tensor.layout == torch.sparse_coo:
@@ -112,7 +112,16 @@ def dense(tensor: Tensor) -> Tensor:
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     tensor = tensor.resolve_neg()
-    return tensor if tensor.dtype in COUNTED else tensor.float()
+    return tensor.float() if tensor.itemsize == 1 else tensor
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """Return the stored numbers of a tensor, dense or sparse, in a dtype that can be counted.
+
+    FP64 is rounded to FP32, so that a large finite number becomes inf.
+    """
+    numbers = stored(tensor)
+    return numbers if numbers.dtype in COUNTED else numbers.float()
 
 
 def count(tensor: Tensor, scale: float = 1.0) -> ExponentHistogram:
@@ -128,12 +137,12 @@ def count(tensor: Tensor, scale: float = 1.0) -> ExponentHistogram:
 
 def finite(tensor: Tensor) -> bool:
     """Return whether a tensor holds neither inf nor NaN."""
-    return bool(torch.isfinite(dense(tensor)).all())
+    return bool(torch.isfinite(stored(tensor)).all())
 
 
 def non_finite(tensor: Tensor) -> str:
     """Return "NaN" if a tensor holds NaN, "inf" if it holds inf, else ""."""
-    numbers = dense(tensor)
+    numbers = stored(tensor)
     if bool(torch.isfinite(numbers).all()):
         return ""
     return "NaN" if bool(numbers.isnan().any()) else "inf"

@@ -28,6 +28,7 @@ from labkit.instrument.ranks import group_of
 from labkit.instrument.report import Report
 from labkit.instrument.stream import STREAM, StepObserver
 from labkit.instrument.taps import tap
+from labkit.instrument.user_code import in_utf8
 from labkit.instrument.watch import Watch, watch
 
 # forward passes before which a recorded watch looks for optimizers
@@ -62,7 +63,7 @@ def watched(
             status = run_script(script, arguments)
     finally:
         watches.close()
-    return status, watches.reports(script.name)
+    return status, watches.reports(in_utf8(script.name))
 
 
 def run_script(script: Path, arguments: list[str]) -> int:
@@ -159,7 +160,6 @@ class ScriptWatch(StepObserver):
         if optimizers or self._attempts >= MOST_ATTEMPTS:
             self._opening.close()
             self._opening = None
-        if self._opening is None:
             # Look the method up again instead of using `call`: a watch that has just opened has
             # tapped it, and observes this call, too.
             tapped_call: Any = type(module).__call__

@@ -146,11 +146,12 @@ class Measured(NamedTuple):
         elements = self.elements
         norm = self.norm
         largest = self.largest
-        if self.scale not in (0, 1):
-            elements = elements / np.float32(self.scale)
-            norm /= self.scale
-            largest /= self.scale
+        # a number that leaves the range of FP32 becomes inf, without a warning of numpy
         with np.errstate(invalid="ignore", over="ignore"):
+            if self.scale not in (0, 1):
+                elements = elements / np.float32(self.scale)
+                norm /= self.scale
+                largest /= self.scale
             projection = float(SIGNS[: len(elements)] @ elements)
         return Sketch(
             shape=tuple(self.shape),

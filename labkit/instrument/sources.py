@@ -158,9 +158,30 @@ def _optimizer_ended(stream: Emitter) -> Iterator[None]:
         yield
 
 
+def _first_argument(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Return the first argument of a call, and all arguments, with a tuple if it is an iterator.
+
+    A listener that reads an iterator would leave nothing of it to torch.
+
+    Args:
+        name: the name of the first argument.
+        args: positional arguments.
+        kwargs: keyword arguments.
+    """
+    first = args[0] if args else kwargs.get(name, ())
+    if not isinstance(first, Iterator):
+        return first, args, kwargs
+    first = tuple(first)
+    if args:
+        return first, (first, *args[1:]), kwargs
+    return first, args, {**kwargs, name: first}
+
+
 def _backward(stream: Emitter) -> AbstractContextManager[None]:
     def around(call: Any, *args: Any, **kwargs: Any) -> Any:
-        roots = args[0] if args else kwargs.get("tensors", ())
+        roots, args, kwargs = _first_argument("tensors", args, kwargs)
         stream.emit(BackwardBegins(roots))
         try:
             return call(*args, **kwargs)
@@ -172,7 +193,7 @@ def _backward(stream: Emitter) -> AbstractContextManager[None]:
 
 def _grad(stream: Emitter) -> AbstractContextManager[None]:
     def around(call: Any, *args: Any, **kwargs: Any) -> Any:
-        outputs = args[0] if args else kwargs.get("outputs", ())
+        outputs, args, kwargs = _first_argument("outputs", args, kwargs)
         stream.emit(GradBegins(outputs))
         # the fifth parameter of torch.autograd.grad
         create_graph = args[4] if len(args) > 4 else kwargs.get("create_graph", False)

@@ -273,7 +273,7 @@ def register_source(source: Source) -> None:
     """
     if not isinstance(source, Source):
         raise TypeError(
-            f"expected a Source, got {type(source).__name__}. "
+            f"source: expected a Source, got {type(source).__name__}. "
             "Write Source(emits=(OptimizerBegins, ...), open=a function that returns a context)."
         )
     STREAM.sources = (*STREAM.sources, source)

@@ -14,7 +14,7 @@ from labkit.findings import Finding, Status
 
 
 class Kind(StrEnum):
-    """The kinds of findings of a training; its value is the name that a report shows."""
+    """The kinds of findings of a training; a value is the name that a report shows."""
 
     OVERFLOW = "overflow"
     LOG_OF_ZERO = "log of 0"

@@ -25,7 +25,7 @@ INTERNAL_FILES = tuple(
 )
 # parts of the lab that count as user code
 USER_CODE_OF_LAB = (
-    str(LAB / "faults"),
+    f"{LAB / 'faults'}{os.sep}",
     str(LAB / "train" / "networks.py"),
     str(LAB / "train" / "tasks.py"),
 )
@@ -101,10 +101,15 @@ def _place(file: str, line: int | None) -> str:
     # the file of a notebook's cell has a random name
     if "ipykernel_" in file:
         return f"cell:{line}"
-    return f"{Path(file).name}:{line}"
+    return f"{in_utf8(Path(file).name)}:{line}"
 
 
 def _place_in_package(file: str, line: int | None, caller: str) -> str:
     """Return a place in an installed package, by its path in there, and the line that called it."""
-    inside = f"{_path_in_package(file)}:{line}"
+    inside = f"{in_utf8(_path_in_package(file))}:{line}"
     return f"{inside} (called at {caller})" if caller else inside
+
+
+def in_utf8(name: str) -> str:
+    """Return the name of a file, with escapes for bytes that are not UTF-8."""
+    return name.encode(errors="backslashreplace").decode()

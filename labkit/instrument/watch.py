@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from labkit.formats import BF16, FP16, Format, FormatLike, as_format
+from labkit.formats import BF16, FORMATS, FP16, Format, FormatLike, as_format
 from labkit.formats.arguments import describe_value, require_kind
 from labkit.instrument.causes import causes_first
 from labkit.instrument.events import (
@@ -61,6 +61,7 @@ from labkit.instrument.records import Skip
 from labkit.instrument.replay import Call, against_fp32, culprit, note_call
 from labkit.instrument.report import Report
 from labkit.instrument.sample import (
+    CLIPPED,
     TRANSFORMED,
     Sample,
     compiled,
@@ -85,8 +86,6 @@ MOST_REPLAYED = 20
 EPSILON_SAMPLES = 5
 # elements of a gradient that is cheap to check in each step
 SMALL = 4096
-# a norm of gradients below this share of their norm after backward: they were clipped
-CLIPPED = 0.999
 # names of parameters in a sentence
 MOST_NAMES = 3
 # without against_fp32_every, a step is replayed in FP32 after about this many steps
@@ -126,7 +125,8 @@ def watch(
     Raises:
         TypeError: `model` neither is a module nor has one, or another argument has another type.
         ValueError: the module has no parameter; `every` is not positive; `against_fp32_every` is
-            not a multiple of `every`; or `formats` is empty, or has a format without sign or zero.
+            not a multiple of `every`; or `formats` is empty, or has a format without sign or zero,
+            or one that is not in `labkit.formats.FORMATS`.
 
     >>> model = nn.Linear(3, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -206,6 +206,11 @@ def _known_formats(formats: Sequence[FormatLike]) -> tuple[Format, ...]:
             raise ValueError(
                 f"formats: expected formats with a sign and a zero, got {format.name}; gradients "
                 "have both"
+            )
+        # a report holds the names of its formats only
+        if FORMATS.get(format.name) != format:
+            raise ValueError(
+                f"formats: expected formats of labkit.formats.FORMATS, got another one, {format!r}"
             )
     return known
 
@@ -849,7 +854,11 @@ class Watch(StepObserver):
         if len(self._log.dominated) < EPSILON_SAMPLES:
             self._log.dominated.append(dominating_epsilon(stateful))
         line = self._sample.lines.get("step", "")
-        for each in state_faults(stateful, weights, self.step, line):
+        # an optimizer leaves out parameters without a gradient, such as frozen ones
+        stepped = {
+            name: weight for name, weight in weights.items() if gradients.get(name) is not None
+        }
+        for each in state_faults(stateful, stepped, self.step, line):
             self._log.add_finding(each)
 
     def skipped(self, optimizer: OptimizerLike, gradients: Gradients, why: str = "") -> None:

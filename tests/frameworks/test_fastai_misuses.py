@@ -93,6 +93,11 @@ MISUSES = {
         ValueError,
         r"\(lr, mom, wd\), got 'momentum'",
     ),
+    "parameters as a hyperparameter": (
+        lambda: SGD([nn.Parameter(torch.ones(1))], lr=0.1).set_hyper("params", 0.9),
+        ValueError,
+        r"\(lr, mom, wd\), got 'params'",
+    ),
     "a group's option that is none": (
         lambda: SGD([{"params": [nn.Parameter(torch.ones(1))], "decay": 0.1}], lr=0.1),
         ValueError,

@@ -160,6 +160,13 @@ def test_parameters_are_listed_by_group(three_groups):
     assert [len(group) for group in three_groups.param_lists] == [2, 2, 2]
 
 
+def test_lists_for_another_number_of_groups_change_none(three_groups):
+    before = three_groups.param_lists
+    with pytest.raises(ValueError, match="a list for each of 3 groups, got 2"):
+        three_groups.param_lists = [[], []]
+    assert three_groups.param_lists == before
+
+
 def test_a_schedule_of_torch_changes_the_rates(three_groups):
     three_groups.set_hyper("lr", [7.0, 8.0, 3.0])
     schedule = torch.optim.lr_scheduler.StepLR(three_groups, 1, gamma=0.5)

@@ -162,6 +162,12 @@ class Injecting(Callback):
         return [i for i, (one, other) in pairs if all(map(torch.equal, one, other))]
 
 
+def test_native_fp16_takes_the_device_of_its_scaler():
+    learn = two_layers().to_fp16(device="cpu", init_scale=64.0)
+    learn.fit(1)
+    assert learn.mixed_precision.scales[0] == 64.0
+
+
 def test_native_fp16_cancels_the_step_of_an_inf():
     learn = two_layers().to_fp16(init_scale=64.0)
     injecting = Injecting()

@@ -215,15 +215,10 @@ def test_zeros_and_non_finite_numbers_are_not_lost() -> None:
         assert f.overflowed == 0
 
 
-def test_fates_in_formats_without_sign_or_zero_are_refused() -> None:
+def test_fates_in_formats_without_a_sign_are_refused() -> None:
     positive = replace(E8M0, name="positive", has_zero=True)
-    no_zero = replace(E8M0, name="all", signed=True)
-    for format, missing in (
-        (E8M0, "no sign and no zero"),
-        (positive, "no sign"),
-        (no_zero, "no zero"),
-    ):
-        with pytest.raises(ValueError, match=f"{format.name} has {missing}. Take a format"):
+    for format, missing in ((E8M0, "no sign and no zero"), (positive, "no sign")):
+        with pytest.raises(ValueError, match=f"got {format.name}, which has {missing}. Take a"):
             fate(exponent_histogram(torch.ones(3)), format)
 
 
@@ -308,6 +303,6 @@ def test_worked_example_of_swallowed_updates() -> None:
 
 def test_swallowed_updates_of_other_shapes_are_refused() -> None:
     weight = torch.ones(2)
-    for gradients, message in (([torch.ones(3)], "expected one shape"), ([], "shorter")):
+    for gradients, message in (([torch.ones(3)], "expected one shape"), ([], "got 1, 1 and 0")):
         with pytest.raises(ValueError, match=message):
             swallowed([weight], [weight], gradients)

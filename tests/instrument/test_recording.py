@@ -132,6 +132,12 @@ def test_a_sketch_has_norm_maximum_and_elements_of_its_tensor() -> None:
         np.testing.assert_array_equal(found.elements, drawn.float().numpy())
 
 
+@pytest.mark.filterwarnings("error")
+def test_an_element_beyond_the_range_of_fp32_is_inf_without_a_warning() -> None:
+    found = sketch(torch.full((3,), 3e38), scale=0.5)
+    np.testing.assert_array_equal(found.elements, [math.inf] * 3)
+
+
 @pytest.mark.parametrize("size", [1, 100])
 def test_a_lazily_negated_view_has_a_sketch(size: int) -> None:
     view = torch.complex(torch.ones(size), torch.full((size,), 2.0)).conj().imag

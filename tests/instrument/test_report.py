@@ -84,8 +84,28 @@ def test_an_axis_of_any_length_has_several_labels(steps: int) -> None:
     assert 3 <= len(_round_numbers(0, steps)) <= 8
 
 
+def test_a_model_may_name_its_parameters_like_the_parts_of_a_histogram(tmp_path) -> None:
+    names = ("lo", "counts", "zeros", "bad")
+    model = nn.ParameterDict({name: nn.Parameter(torch.ones(2)) for name in names})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, every=1) as w:
+        sum(model.values()).sum().backward()
+        optimizer.step()
+    report = w.report()
+    assert set(report.histograms("weights")) == set(names)
+    assert Report.load(report.save(tmp_path)) == report
+
+
 def test_a_file_that_is_not_a_report_is_refused(tmp_path):
-    for content in (b"not json", b"[]", b"{}", b'{"watched": 1}', b'{"watched": [1]}', b"\xff\xfe"):
+    for content in (
+        b"not json",
+        b"[]",
+        b"{}",
+        b'{"watched": 1}',
+        b'{"watched": [1]}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+    ):
         (tmp_path / "report.json").write_bytes(content)
         with pytest.raises(ValueError, match="expected a report of a watch"):
             Report.load(tmp_path)

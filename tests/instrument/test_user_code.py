@@ -149,6 +149,13 @@ def test_line_of_a_package_names_the_users_line(tmp_path: Path, folder: str) -> 
     assert names["forward"](line_of_user) == f"models/attention.py:3 (called at {HERE}:{line})"
 
 
+def test_a_place_in_a_file_of_any_name_can_be_written() -> None:
+    # Python reads bytes of a name that are not UTF-8 as lone surrogates.
+    scope: dict[str, object] = {"line_of_user": line_of_user, "sys": sys}
+    exec(compile("place = line_of_user(sys._getframe())", "tr\udcffain.py", "exec"), scope)
+    assert scope["place"] == "tr\\udcffain.py:1"
+
+
 def test_a_frame_of_the_standard_library_is_not_a_users_line() -> None:
     found: list[str | None] = []
     with contextlib.ExitStack() as stack:

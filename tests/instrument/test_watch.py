@@ -28,6 +28,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 
 from labkit.amp import RECIPES, Engine
+from labkit.formats import Format
 from labkit.frameworks import GradScaler
 from labkit.instrument import exponent_histogram, watch
 from labkit.instrument.records import trimmed
@@ -379,6 +380,7 @@ def test_invalid_arguments_of_a_watch_are_refused():
         (TypeError, "every: expected an int, got True", Net(), {"every": True}),
         (ValueError, "formats: expected at least one format", Net(), {"formats": ()}),
         (ValueError, "a sign and a zero, got E8M0", Net(), {"formats": ["E8M0"]}),
+        (ValueError, "got another one, .*'E6M9'", Net(), {"formats": [Format("E6M9", 6, 9)]}),
         (TypeError, r"write \['FP16'\]", Net(), {"formats": "FP16"}),
         (TypeError, "optimizer: expected a torch.optim.Optimizer", Net(), {"optimizer": "Adam"}),
         (TypeError, "got a Linear without scale, unscale_", Net(), {"scaler": nn.Linear(1, 1)}),
@@ -386,6 +388,21 @@ def test_invalid_arguments_of_a_watch_are_refused():
     ):
         with pytest.raises(error, match=message):
             watch(model, **options)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_watch_leaves_an_iterator_of_losses_to_torch(by_name: bool) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, every=1):
+        losses = iter([model(torch.ones(4, 3)).sum()])
+        if by_name:
+            torch.autograd.backward(tensors=losses)
+        else:
+            torch.autograd.backward(losses)
+        optimizer.step()
+    assert model.bias.grad is not None
+    assert model.bias.grad.item() == 4.0
 
 
 def test_a_number_of_numpy_is_an_interval_of_a_watch() -> None:

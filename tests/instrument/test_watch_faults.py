@@ -24,7 +24,7 @@ from labkit.frameworks import GradScaler
 from labkit.instrument import Report, watch
 from labkit.instrument.causes import causes_first
 from labkit.instrument.log import dominating_epsilon
-from labkit.instrument.sample import floats
+from labkit.instrument.sample import finite, floats, non_finite
 from labkit.instrument.symptoms import Kind, finding
 from tests.clinic.trainings import Case, usual
 
@@ -268,6 +268,42 @@ class Unusual(torch.optim.Optimizer):
 def test_an_optimizer_without_the_options_of_adam_is_observed():
     model = network()
     found, report = train(model, every=1, optimizer=Unusual(model.parameters()))
+    assert found == set()
+    assert report.unseen == ()
+
+
+def test_the_optimizer_state_of_a_frozen_parameter_has_no_fault() -> None:
+    model = network()
+    frozen = nn.Parameter(torch.ones(3).half(), requires_grad=False)
+    model[0].register_parameter("frozen", frozen)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+    found, _ = train(model, every=1, optimizer=optimizer)
+    assert found == set()
+
+
+class Quantized(torch.optim.Optimizer):
+    """An optimizer with Adam's options, whose state holds codes of 8 bits."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1, "eps": 1e-8, "betas": (0.9, 0.999)})
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["exp_avg"] = torch.ones_like(p, dtype=torch.uint8)
+                p.data.sub_(group["lr"] * p.grad)
+
+
+def test_large_numbers_of_fp64_are_finite() -> None:
+    # They are beyond FP32's largest number.
+    numbers = torch.tensor([1e300, -1e300], dtype=torch.float64)
+    assert finite(numbers)
+    assert non_finite(numbers) == ""
+
+
+def test_the_codes_of_a_quantized_state_are_not_judged_as_numbers():
+    model = network()
+    found, report = train(model, every=1, optimizer=Quantized(model.parameters()))
     assert found == set()
     assert report.unseen == ()
 

@@ -395,7 +395,7 @@ def init(
         enabled: if False, nothing is cast, and the handle does nothing.
         loss_scale: unused.
         enable_caching: keep the casts of weights until the optimizer's step.
-        verbose: print each cast.
+        verbose: log each cast.
         allow_banned: run binary_cross_entropy in FP32 instead of raising an error.
     """
     _deactivate()

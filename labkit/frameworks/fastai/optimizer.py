@@ -76,6 +76,12 @@ class Optimizer(torch.optim.Optimizer):
 
     @param_lists.setter
     def param_lists(self, lists: Sequence[Iterable[Tensor]]) -> None:
+        # checked first, so that no group has changed after the error
+        if len(lists) != len(self.param_groups):
+            raise ValueError(
+                f"param_lists: expected a list for each of {len(self.param_groups)} groups, got "
+                f"{len(lists)}"
+            )
         for group, params in zip(self.param_groups, lists, strict=True):
             group["params"] = list(params)
 
@@ -101,9 +107,12 @@ class Optimizer(torch.optim.Optimizer):
         Raises:
             ValueError: the list has another length, or no group has such a hyperparameter.
         """
-        if name not in self.param_groups[0]:
-            known = ", ".join(self.hypers[0])
-            raise ValueError(f"expected a hyperparameter of this optimizer ({known}), got {name!r}")
+        # a group has "params", too, which is not one of them
+        known = list(self.hypers[0])
+        if name not in known:
+            raise ValueError(
+                f"expected a hyperparameter of this optimizer ({', '.join(known)}), got {name!r}"
+            )
         values = _for_each(name, value, len(self.param_groups))
         for group, each in zip(self.param_groups, values, strict=True):
             group[name] = each

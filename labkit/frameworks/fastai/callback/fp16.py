@@ -129,7 +129,9 @@ def to_model_params(model_pgs: Groups, master_pgs: Groups, flat_master: bool = F
 
 
 def test_overflow(x: Tensor) -> bool:
-    """Return whether a tensor holds inf or NaN, by its sum in FP32.
+    """Return whether the sum of a tensor in FP32 is inf or NaN.
+
+    It is if the tensor holds one; as in fastai, a sum of finite numbers may also overflow.
 
     >>> test_overflow(torch.tensor([1.0, math.inf, -math.inf]))
     True
@@ -191,7 +193,8 @@ class MixedPrecision(Callback):
         device = self.dls.device.type
         self.autocast = autocast(device, low)
         self.scales = []
-        self.learn.scaler = GradScaler(device, **{"enabled": low is torch.float16, **self.kwargs})
+        options = {"device": device, "enabled": low is torch.float16, **self.kwargs}
+        self.learn.scaler = GradScaler(**options)
 
     def before_batch(self) -> None:
         self.region.enter_context(self.autocast)
