@@ -46,6 +46,7 @@ from labkit.amp.masters.convert import (
 )
 from labkit.amp.masters.masters import Group
 from labkit.amp.masters.weights import MakeOptimizer, Weights
+from labkit.amp.masters.without_master import WeightRounding
 from labkit.amp.ranges import RangeMemory
 from labkit.amp.recipe import Recipe, as_recipe
 from labkit.amp.requirements import (
@@ -387,6 +388,11 @@ class Engine:
         """Return parameter name -> tensor that the optimizer steps: a master, or a view into it."""
         weights = self.weights
         return dict(zip(weights.stepped_names, weights.master_weights, strict=True))
+
+    @property
+    def rounds_stochastically(self) -> bool:
+        """Whether a step rounds weights up or down at random, so that small updates count."""
+        return self.recipe.rounding is WeightRounding.STOCHASTIC
 
     def clip(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Scale the unscaled gradients down to a total norm of at most `max_norm`.

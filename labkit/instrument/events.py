@@ -230,6 +230,10 @@ class SteppingEngine(Protocol):
     def masters(self) -> dict[str, Tensor]:
         """Return parameter name -> the tensor that the optimizer steps for it."""
 
+    @property
+    def rounds_stochastically(self) -> bool:
+        """Whether a step rounds weights up or down at random, so that small updates count."""
+
 
 class Outcome(Protocol):
     """The result of an engine's step, as far as an instrument needs it."""

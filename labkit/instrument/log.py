@@ -163,11 +163,14 @@ class Log:
             first, moved = self._checksums.get(name, (total, False))
             self._checksums[name] = (first, moved or total != first)
 
-    def record_moves(self, sample: Sample) -> None:
-        """Record which parameters a step should move, and which it moved."""
+    def record_moves(self, sample: Sample, *, stochastic: bool = False) -> None:
+        """Record which parameters a step should move, and which it moved.
+
+        Under stochastic rounding a step may leave any parameter as it is.
+        """
         for name in with_gradient(sample.counts):
             elements_with_gradient, _ = sample.moves.get(name, (0, 0))
-            if elements_with_gradient:
+            if elements_with_gradient and not stochastic:
                 self._driven.add(name)
         for name in sample.moves:
             first, moved = self._checksums[name]

@@ -43,7 +43,7 @@ class WatchedStep:
         histograms: kind -> name -> histogram of unscaled numbers. The names are those of layers for
             activations and their gradients, else those of parameters.
         moves: parameter -> (number of elements with a gradient, how many of these are the same
-            number after the step).
+            number after the step). Under an engine with stochastic rounding, the latter is 0.
         memory: "weights", "master weights", "gradients", "optimizer state" or "activations" (those
             kept for backward) -> bytes.
         casts: "float32 to float16" -> (number of casts inside the model, bytes that they wrote).

@@ -199,9 +199,9 @@ def non_fatal(method: Callable[..., None]) -> Callable[..., None]:
     """
 
     @wraps(method)
-    def guarded_method(self: Sample, *args: Any) -> None:
+    def guarded_method(self: Sample, *args: Any, **options: Any) -> None:
         with reporting(self.failed, method), outside_modes():
-            method(self, *args)
+            method(self, *args, **options)
 
     return guarded_method
 
@@ -500,9 +500,17 @@ class Sample:
     @non_fatal
     @torch.no_grad()
     def after_step_sample(
-        self, weights: dict[str, Tensor], gradients: dict[str, Tensor | None]
+        self,
+        weights: dict[str, Tensor],
+        gradients: dict[str, Tensor | None],
+        *,
+        stochastic: bool = False,
     ) -> None:
-        """Count the updates and the swallowed ones, and release the copies of the weights."""
+        """Count the updates and the swallowed ones, and release the copies of the weights.
+
+        Under stochastic rounding no update counts as swallowed: one that leaves a weight as it is
+        would have moved it with another random number.
+        """
         for name, weight in weights.items():
             before = self.before.pop(name)
             weight = local_part(weight)
@@ -521,7 +529,8 @@ class Sample:
                 gradient = local_part(gradient)
             else:
                 gradient = gradient.to_dense()
-            self.moves[name] = swallowed_counts(before, weight, gradient)
+            elements, unchanged = swallowed_counts(before, weight, gradient)
+            self.moves[name] = (elements, 0 if stochastic else unchanged)
 
     @non_fatal
     def measure(

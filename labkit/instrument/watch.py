@@ -744,7 +744,12 @@ class Watch(StepObserver):
         if event.report is None:
             return
         if event.report.stepped:
-            self.after_step(engine.optimizer, engine.masters(), gradients)
+            self.after_step(
+                engine.optimizer,
+                engine.masters(),
+                gradients,
+                stochastic=engine.rounds_stochastically,
+            )
         else:
             self.skipped(engine.optimizer, gradients, event.report.why)
 
@@ -827,7 +832,12 @@ class Watch(StepObserver):
                 )
 
     def after_step(
-        self, optimizer: OptimizerLike, weights: dict[str, Tensor], gradients: Gradients
+        self,
+        optimizer: OptimizerLike,
+        weights: dict[str, Tensor],
+        gradients: Gradients,
+        *,
+        stochastic: bool = False,
     ) -> None:
         """Observe a step that was taken.
 
@@ -835,6 +845,7 @@ class Watch(StepObserver):
             optimizer: the optimizer.
             weights: parameter -> the weights that the optimizer steps, maybe masters.
             gradients: parameter -> its unscaled gradient, or None.
+            stochastic: whether the step rounds the weights up or down at random.
         """
         self.stepping = False
         self.stepped.add(id(optimizer))
@@ -843,8 +854,8 @@ class Watch(StepObserver):
         if self._recorder is not None:
             with reporting(self.failed, "recording the settings of an optimizer"):
                 self._recorder.observe_optimizer(optimizer)
-        self._sample.after_step_sample(weights, gradients)
-        self._log.record_moves(self._sample)
+        self._sample.after_step_sample(weights, gradients, stochastic=stochastic)
+        self._log.record_moves(self._sample, stochastic=stochastic)
         for name, weight in weights.items():
             if weight.itemsize <= 2 or self._parameters[name].itemsize <= 2:
                 self._log.narrow.add(name)

@@ -228,6 +228,31 @@ def test_a_gradient_of_zeros_hides_no_swallowed_update() -> None:
     assert swallowed == {"0"}
 
 
+def engine_findings(recipe: str) -> set[str]:
+    """Return the findings of an engine with updates far below an ulp of its BF16 weights."""
+    torch.manual_seed(0)
+    engine = Engine(nn.Linear(16, 1), partial(torch.optim.AdamW, lr=1e-5), RECIPES[recipe])
+    with watch(engine, every=1) as w:
+        for _ in range(3):
+            engine.zero_grad()
+            with engine.forward():
+                loss = (engine(torch.randn(8, 16)) - 1).square().mean()
+            engine.backward(loss)
+            engine.step()
+    report = w.every_finding()
+    assert report.unseen == ()
+    return {f.name for f in report.findings}
+
+
+def test_an_engine_that_rounds_to_nearest_swallows_updates() -> None:
+    assert "updates swallowed" in engine_findings("BF16 no master")
+
+
+def test_an_engine_that_rounds_stochastically_swallows_no_update() -> None:
+    found = engine_findings("BF16 stochastic")
+    assert not {"updates swallowed", "never moved"} & found
+
+
 def test_optimizer_settings_without_effect_are_findings():
     model = network().bfloat16()
     found, _ = train(
