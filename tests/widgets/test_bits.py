@@ -417,6 +417,15 @@ def test_python_takes_the_state_of_the_page(page):
     assert (explorer.format, explorer.code, explorer.text) == (BF16, *state_of(page)[1:])
 
 
+def test_a_change_by_another_view_is_shown(page):
+    root = page.show(BitExplorer(FP32, "0x3f800000"))
+    # As `put` does: the old text is not a code of the new format.
+    page.set(format="FP16", code="0x4000", text="2")
+    assert root.get_by_role("textbox", name="Number").input_value() == "2"
+    assert root.locator(".be-bit").count() == 16
+    assert page.errors == []
+
+
 def test_python_keeps_the_payload_of_nan():
     explorer = BitExplorer(FP16, 1.0)
     explorer.set_state({"format": "FP16", "code": "0x7e01", "text": "nan"})

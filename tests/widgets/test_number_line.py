@@ -76,6 +76,23 @@ def test_each_mode_has_its_value(page, mode, value):
     assert root.locator(f"label:has(input[value={mode}]) .nl-value").text_content() == value
 
 
+def test_a_drag_of_the_line_survives_a_change_of_scale(page):
+    root = page.show(NumberLine(FP16, 1.0))
+    box = root.locator(".nl-line canvas").bounding_box()
+    mouse = page.page.mouse
+    mouse.move(box["x"] + 200, box["y"] + 60)
+    mouse.down()
+    mouse.move(box["x"] + 210, box["y"] + 60)
+    low, high = page.trait("window")
+    assert (low, high) != NumberLine(FP16, 1.0).window
+    page.set(scale="linear")
+    mouse.move(box["x"] + 211, box["y"] + 60)
+    # Not the old logarithms, which end at 18.
+    assert page.trait("window") == [low, high]
+    mouse.move(box["x"] + 201, box["y"] + 60)
+    assert page.trait("window")[1] > FP16.max
+
+
 def test_the_sentence_of_a_tie_under_stochastic_rounding(page):
     page.show(NumberLine(FP16, 2049.0))
     page.set(rounding="STOCHASTIC")

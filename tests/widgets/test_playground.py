@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -382,3 +383,18 @@ def test_it_fits_a_narrow_page(browser: Any) -> None:
     page.show(Playground())
     assert page.page.evaluate("() => document.documentElement.scrollWidth") <= 390
     assert page.errors == []
+
+
+def test_a_best_setting_of_another_page_is_kept(page: Page) -> None:
+    # A blank page has no storage.
+    page.page.route("**/*", lambda route: route.fulfill(body="", content_type="text/html"))
+    page.page.goto("http://lab.test/")
+    root = page.show(Playground(scene="targets", preset="FP32"))
+    stored = [{"address": "scene=targets&recipe=O3&seed=0", "loss": 1}]
+    page.page.evaluate(
+        "text => localStorage.setItem('fp16-lab/playground-best', text)", json.dumps(stored)
+    )
+    root.get_by_role("button", name="Start").click()
+    root.locator(".pg-best li").nth(1).wait_for(state="attached")
+    texts = root.locator(".pg-best li").all_text_contents()
+    assert ["O3" in texts[0], "FP32" in texts[1]] == [True, True]

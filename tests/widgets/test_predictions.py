@@ -330,3 +330,16 @@ def test_a_typed_number_moves_the_slider(page: Page, text: str, slider: str) -> 
     root.get_by_label("Your number, in %").fill(text)
     shown = root.get_by_role("slider").get_attribute("aria-valuetext")
     assert shown == f"{slider}%"
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("typed", ["5", "0,5", ""])
+def test_a_number_committed_in_another_view_is_shown(page: Page, typed: str) -> None:
+    ruler = Ruler(0.001, 1000, "%")
+    root = page.show(Predict(Prediction("How much?", REPLIES, ruler=ruler), lambda: 2.0))
+    field = root.locator("input[type=text]")
+    field.fill(typed)
+    page.set(choice="20")
+    assert field.input_value() == "20"
+    assert root.get_by_role("slider").get_attribute("aria-valuetext") == "20%"
+    assert root.locator(".lk-error").text_content() == ""

@@ -194,6 +194,15 @@ def test_all_questions_are_answered_by_keyboard(page: Page) -> None:
     assert page.trait("answers") == FIRST_CHOICES
 
 
+@pytest.mark.browser
+def test_a_question_answered_in_another_view_is_not_asked_again(page: Page) -> None:
+    root = page.show(quiz("before"))
+    page.set(answers=dict(list(FIRST_CHOICES.items())[:1]))
+    assert "Question 2 of 10" in root.inner_text()
+    page.set(answers=FIRST_CHOICES)
+    assert "You answered 10 of 10 questions." in root.inner_text()
+
+
 @pytest.fixture
 def second_question(page: Page) -> Any:
     """A quiz after the course, in which the first question was skipped by keyboard."""

@@ -86,3 +86,11 @@ def test_a_step_that_the_run_has_not_done_has_no_label(page: Page) -> None:
     label.wait_for(state="hidden")
     steps.press("End")
     label.wait_for(state="visible")
+
+
+def test_before_its_first_step_a_record_shows_the_first_pictures(page: Page) -> None:
+    widget = TRAINING["live"]()
+    root = page.show(widget)
+    widget.close()
+    root.get_by_role("slider", name="Step").press("Home")
+    root.get_by_role("img", name="what FP16 paints after step 0").wait_for()

@@ -234,7 +234,7 @@ function tableRow(row, current) {
 function fillBits(root, model, life) {
   const formats = knownFormats(model, derived);
   let state = stateOf(model, formats);
-  let putting = false;
+  let following = false;
 
   const top = inputRow(formats, become);
   const bits = bitRow((bit) =>
@@ -253,21 +253,24 @@ function fillBits(root, model, life) {
   function become(change) {
     state = change(state);
     const { format, code, text, problem } = state;
-    // The traits change one after the other; `follow` must not see a half of the change.
-    putting = true;
-    try {
-      if (!problem) put(model, { format: format.name, code: `0x${code.toString(16)}`, text });
-    } finally {
-      putting = false;
-    }
+    if (!problem) put(model, { format: format.name, code: `0x${code.toString(16)}`, text });
     show();
   }
 
-  // Python code may have set the traits.
+  // Python code or another view may have set the traits.
   function follow() {
-    if (putting || agrees(state, model)) return;
+    following = false;
+    if (agrees(state, model)) return;
     state = stateOf(model, formats);
     show();
+  }
+
+  // The traits change one after the other. The first of these changes may leave a text that is
+  // not valid in the new format, so that `follow` waits for the last one.
+  function followLater() {
+    if (following) return;
+    following = true;
+    queueMicrotask(follow);
   }
 
   function show() {
@@ -282,7 +285,7 @@ function fillBits(root, model, life) {
     root.dataset.code = hexCode(view.code, view.format);
   }
 
-  watch(life, model, ["format", "code", "text"], follow);
+  watch(life, model, ["format", "code", "text"], followLater);
   show();
 }
 

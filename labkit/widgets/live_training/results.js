@@ -24,8 +24,12 @@ import { h } from "../base/elements.js";
  * @property {{ name: string, pictures: Painted[] }[]} runs At least one picture of each, by step.
  */
 
-/** Return the row of pictures; it is hidden for a task without any. */
-export function resultPictures() {
+/**
+ * Return the row of pictures; it is hidden for a task without any.
+ *
+ * @param {boolean} onPage whether the page has no kernel, and shows each step of a recorded run
+ */
+export function resultPictures(onPage) {
   const element = h("div", { class: "lt-results", hidden: true });
   let drawn = "";
   return {
@@ -34,7 +38,9 @@ export function resultPictures() {
     show({ result, step, recorded, total }) {
       element.hidden = result === null;
       if (!result) return;
-      const until = recorded && step === 0 ? total : step;
+      // Before the learner's first step, a recorded run is shown as a whole.
+      const whole = !onPage && recorded && step === 0;
+      const until = whole ? total : step;
       const shown = result.runs.map(({ name, pictures }) => ({ name, ...latest(pictures, until) }));
       // With the pixels: another recipe may have a recorded picture of the same name and step.
       const key = shown.map(({ name, step: at, pixels }) => `${name} ${at} ${pixels}`).join();

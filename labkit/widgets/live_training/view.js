@@ -48,7 +48,7 @@ function layout(store, parts, life, root) {
     onChange: (on) => turn(store, "masters", on),
   });
   const gradients = gradientHistogram(store, life, parts.tint, scale);
-  const results = resultPictures();
+  const results = resultPictures(Boolean(store.model.onPage));
   const rule = h("p", { class: "lk-quiet lt-rule" });
   const curves = h("div", { class: "lt-curves" }, parts.picture.element);
   const beside = h("div", { class: "lt-beside" }, gradients.element, results.element);

@@ -90,6 +90,24 @@ export function pointing(line, handle, life, acts) {
     const focused = what === "x" ? handle : line.canvas;
     focused.focus({ preventScroll: true });
   }
+  /**
+   * Move the window with the pointer.
+   *
+   * @param {Held} drag
+   * @param {number} place of the pointer, in pixels
+   */
+  function dragLine(drag, place) {
+    const current = acts.lens();
+    if (current.u !== drag.lens.u) {
+      // Python has set another scale meanwhile, so that the old lens has other coordinates.
+      drag.start = place;
+      drag.lens = current;
+      return;
+    }
+    const { from, to, perPixel } = drag.lens;
+    const shift = (place - drag.start) * perPixel;
+    acts.frame([from - shift, to - shift]);
+  }
   /** @param {PointerEvent} event */
   function drag(event) {
     if (!held) return;
@@ -98,9 +116,7 @@ export function pointing(line, handle, life, acts) {
     if (Math.abs(distance) > CLICK_DISTANCE) held.moved = true;
     if (!held.moved) return;
     if (held.what === "line") {
-      const { from, to, perPixel } = held.lens;
-      const shift = distance * perPixel;
-      acts.frame([from - shift, to - shift]);
+      dragLine(held, place);
     } else {
       const inside = Math.min(line.width - EDGE, Math.max(EDGE, place));
       acts.moveTo(acts.lens().at(inside));

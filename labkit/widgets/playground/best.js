@@ -175,7 +175,9 @@ export function bestList(take) {
      * @param {number} loss
      */
     add(setting, loss) {
-      entries = withEntry(entries, entryOf(setting, loss));
+      // Another page may have stored settings since this one was opened.
+      const stored = readEntries(store?.getItem(BEST_KEY) ?? null);
+      for (const entry of [...stored, entryOf(setting, loss)]) entries = withEntry(entries, entry);
       try {
         store?.setItem(BEST_KEY, writtenEntries(entries));
       } catch {

@@ -77,7 +77,7 @@ function logLine({ low, high }) {
  * @param {Ruler} ruler
  * @returns {Asked}
  */
-export function numberAsked({ model, life, picked, pick }, ruler) {
+export function numberAsked({ model, life, pick }, ruler) {
   const { low, high, unit } = ruler;
   const line = logLine(ruler);
   /** @param {number} value */
@@ -122,9 +122,19 @@ export function numberAsked({ model, life, picked, pick }, ruler) {
     const value = typedNumber(field.value, unit);
     if (take(value, field.value.trim() === "")) slid.set(line.stepOf(value));
   });
-  if (picked) {
-    field.value = decimal(Number(picked));
-    slid.set(line.stepOf(Number(picked)));
+
+  /**
+   * Show the committed number. It may come from another view or an earlier visit; a text that
+   * already means it stays as it was typed.
+   *
+   * @param {number} guess
+   */
+  function showCommitted(guess) {
+    problem.textContent = "";
+    field.setAttribute("aria-invalid", "false");
+    if (typedNumber(field.value, unit) === guess) return;
+    field.value = decimal(guess);
+    slid.set(line.stepOf(guess));
   }
 
   /**
@@ -151,6 +161,7 @@ export function numberAsked({ model, life, picked, pick }, ruler) {
     show(done) {
       const truth = model.get("truth");
       const known = done && truth > 0;
+      if (done) showCommitted(Number(model.get("choice")));
       field.disabled = done;
       slid.enable(!done);
       slid.element.hidden = known;

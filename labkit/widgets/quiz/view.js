@@ -268,6 +268,14 @@ function fillQuiz(root, model, life) {
   /** @type {State} */
   const state = { model, life, body, shown: undefined, skipped: new Set() };
   root.append(body);
+  // Another view may have answered the question that is shown. After the course, the results follow
+  // each answer.
+  watch(life, model, ["answers"], () => {
+    const { shown } = state;
+    if (model.get("phase") === "after") return;
+    if (shown && !(shown.id in model.get("answers"))) return;
+    goOn(state, root.contains(document.activeElement));
+  });
   watch(life, model, ["results"], () => {
     if (!state.shown) {
       goOn(state, false);
