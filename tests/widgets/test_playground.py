@@ -398,3 +398,12 @@ def test_a_best_setting_of_another_page_is_kept(page: Page) -> None:
     root.locator(".pg-best li").nth(1).wait_for(state="attached")
     texts = root.locator(".pg-best li").all_text_contents()
     assert ["O3" in texts[0], "FP32" in texts[1]] == [True, True]
+
+
+def test_a_knob_that_is_turned_back_changes_nothing(page: Page) -> None:
+    root = page.show(Playground())
+    master = root.get_by_label("FP32 master weights")
+    for _ in range(2):
+        master.press("Space")
+    assert page.trait("changes") == {}
+    assert "changed" not in root.get_by_label("recipe").inner_text()

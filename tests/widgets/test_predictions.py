@@ -343,3 +343,11 @@ def test_a_number_committed_in_another_view_is_shown(page: Page, typed: str) -> 
     assert field.input_value() == "20"
     assert root.get_by_role("slider").get_attribute("aria-valuetext") == "20%"
     assert root.locator(".lk-error").text_content() == ""
+
+
+@pytest.mark.browser
+def test_a_decimal_comma_is_named(page: Page) -> None:
+    ruler = Ruler(0.001, 1000, "%")
+    root = page.show(Predict(Prediction("How much?", REPLIES, ruler=ruler), lambda: 2.0))
+    root.get_by_label("Your number, in %").fill("0,5")
+    assert "with a decimal point, not a comma." in root.inner_text()

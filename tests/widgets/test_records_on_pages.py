@@ -94,3 +94,12 @@ def test_before_its_first_step_a_record_shows_the_first_pictures(page: Page) -> 
     widget.close()
     root.get_by_role("slider", name="Step").press("Home")
     root.get_by_role("img", name="what FP16 paints after step 0").wait_for()
+
+
+def test_a_saved_run_that_cannot_be_read_is_left_out(page: Page) -> None:
+    live = LiveTraining("painted_picture", "FP16", seed=0, device="cpu")
+    state = live.page_state
+    live.page_state = lambda: {**state(), "run": "{"}
+    root = page.show(live)
+    live.close()
+    assert root.locator(".lk-sentence").inner_text()

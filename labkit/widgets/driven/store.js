@@ -173,13 +173,20 @@ function keepRun(store) {
 }
 
 /**
+ * Show the run that was saved with the notebook. One that cannot be read is left out.
+ *
  * @template {DrivenState} State
  * @template {object} Points
  * @param {Store<State, Points>} store
  */
 function restoreRun(store) {
   const saved = store.model.get("run");
-  if (typeof saved === "string") Object.assign(store, JSON.parse(saved, numberAgain));
+  if (typeof saved !== "string") return;
+  try {
+    Object.assign(store, JSON.parse(saved, numberAgain));
+  } catch (error) {
+    console.warn("The run that was saved with this widget cannot be read.", error);
+  }
 }
 
 /**

@@ -6,7 +6,7 @@ import { h } from "../base/elements.js";
 import { power } from "../base/number_words.js";
 import { bytesPerWeight } from "./memory.js";
 import { problemNamed } from "./problems.js";
-import { RECIPE_PRESETS } from "./recipe.js";
+import { changesOf, RECIPE_PRESETS } from "./recipe.js";
 import { formatNamed, PLAYGROUND_FORMATS } from "./rounding.js";
 import { SCENES } from "./scenes.js";
 
@@ -56,7 +56,7 @@ export function knobs(first, { change, begin }) {
   let setting = first;
   /** @type {ChangeRecipe} */
   function changeRecipe(fields) {
-    change({ changes: { ...setting.changes, ...fields } });
+    change({ changes: changesOf(setting.preset, { ...setting.changes, ...fields }) });
   }
   /** @type {ChangeMethod} */
   function changeMethod(fields) {

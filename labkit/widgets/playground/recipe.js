@@ -90,6 +90,18 @@ export const RECIPE_PRESETS = {
   FP8: { ...O2_RECIPE, weights: "FP32", activations: "E4M3", gradients: "E5M2" },
 };
 
+/**
+ * Return the fields of a recipe that differ from a preset's.
+ *
+ * @param {string} preset a key of RECIPE_PRESETS
+ * @param {Record<string, unknown>} fields
+ */
+export function changesOf(preset, fields) {
+  /** @type {Record<string, unknown>} */
+  const own = { ...RECIPE_PRESETS[preset] };
+  return Object.fromEntries(Object.entries(fields).filter(([name, value]) => value !== own[name]));
+}
+
 /** @type {(keyof Recipe)[]} */
 const FORMAT_FIELDS = ["weights", "activations", "gradients", "optimizer"];
 

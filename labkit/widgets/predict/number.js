@@ -113,7 +113,8 @@ export function numberAsked({ model, life, pick }, ruler) {
    */
   function take(value, empty) {
     const fits = value >= low && value <= high;
-    problem.textContent = fits || empty ? "" : `Write a number ${range}.`;
+    const point = field.value.includes(",") ? ", with a decimal point, not a comma" : "";
+    problem.textContent = fits || empty ? "" : `Write a number ${range}${point}.`;
     field.setAttribute("aria-invalid", String(!fits && !empty));
     pick(fits ? String(value) : "");
     return fits;
