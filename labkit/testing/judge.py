@@ -102,9 +102,6 @@ class _Judge:
         with np.errstate(divide="ignore", invalid="ignore"):
             shares = np.where(self.needs == 0, 0.0, self.needs / bound)
         self.shares = np.where(unbounded, 0.0, shares)
-        # outside of a bound of 0, the share is infinite
-        at_outside = self.shares[self.outside]
-        self.shares[self.outside] = np.where(np.isfinite(at_outside), at_outside, np.inf)
 
     def judge(self, verdict: Verdict) -> Verdict:
         """Return the verdict, completed from one that counts what differs."""

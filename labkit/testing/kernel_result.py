@@ -51,17 +51,35 @@ class KernelResult:
     def needs(self, got: Floats, exact: Floats) -> Floats:
         """Return the least errors before the final rounding that explain results.
 
-        They are inf where none explains them. They allow for the change of spacing at a power of
-        two.
+        They are inf where none explains them.
         """
         with np.errstate(invalid="ignore"):
             needs = np.abs(got - exact)
             if self.out != FP64:
-                of_rounding = 0.5 if self.rounding is Rounding.NEAREST_EVEN else 1.0
-                needs = np.maximum(needs - of_rounding * ulp(got, self.out), 0.0)
+                needs = np.maximum(needs - self._rounds_from(got, exact), 0.0)
         # the difference of equal infinities is NaN, too
         same = np.isnan(got) & np.isnan(exact) | (got == exact)
         return np.where(np.isnan(needs), np.where(same, 0.0, np.inf), needs)
+
+    def _rounds_from(self, got: Floats, exact: Floats) -> Floats:
+        """Return from how far away, in the direction of the exact results, values round to `got`.
+
+        In a direction that the final rounding does not come from, it is 0.
+        """
+        inward = np.where(got > 0, exact < got, exact > got) & (got != 0)
+        # below a power of two, the values are half as far apart
+        is_power = (np.frexp(np.abs(got))[0] == 0.5) & (np.abs(got) > self.out.smallest_normal)
+        spacing = ulp(got, self.out) * np.where(inward & is_power, 0.5, 1.0)
+        match self.rounding:
+            case Rounding.TOWARD_ZERO:
+                return np.where(inward, 0.0, spacing)
+            case Rounding.TOWARD_POSITIVE:
+                return np.where(exact < got, spacing, 0.0)
+            case Rounding.TOWARD_NEGATIVE:
+                return np.where(exact > got, spacing, 0.0)
+            case Rounding.STOCHASTIC:
+                return spacing
+        return spacing / 2
 
     def outside(self, places: Places, bound: Floats) -> Places:
         """Return which of some elements lie outside of what rounding allows.
