@@ -588,6 +588,15 @@ def test_steps_of_25_ms_have_thirty_frames_a_second_on_average():
     assert 58 <= len(shown_for(80, 0.025).frames) <= 62
 
 
+def test_urgent_frames_delay_the_next_frame_as_one_frame_does():
+    post = Post(ticked(controller(), 3))
+    for _ in range(60):
+        post.box.post(urgent=True)
+        post.box.drawn(post.frames[-1][0]["number"])
+    post.now += FRAME_SECONDS
+    assert post.box.post()
+
+
 def test_a_page_that_does_not_answer_gets_fewer_frames():
     limit = IN_FLIGHT + 2.0 / UNANSWERED_SECONDS + 1
     assert 0 < len(shown_for(400, 0.005, drawn=False).frames) <= limit

@@ -336,3 +336,13 @@ def test_an_axis_of_a_few_float64_numbers_has_few_ticks(js):
 
 def test_an_axis_of_whole_numbers_has_a_tick_at_each(js):
     assert js.run(TICKS, 0.0, 7.0) == ["0", "1", "2", "3", "4", "5", "6", "7"]
+
+
+@pytest.mark.parametrize("exponent", [-1074, -1022, -1, 0, 52, 64, 127, 1023])
+def test_the_mark_of_a_power_of_two_is_long(js: Line, exponent: int) -> None:
+    assert js.run("isPowerOfTwo", -(2.0**exponent)) is True
+
+
+@pytest.mark.parametrize("exponent", [-1022, 0, 64, 127])
+def test_the_mark_after_a_power_of_two_is_short(js: Line, exponent: int) -> None:
+    assert js.run("isPowerOfTwo", 2.0**exponent * (1 + 2.0**-48)) is False

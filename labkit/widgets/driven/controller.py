@@ -3,8 +3,9 @@
 A `Controller` has runs, a queue of commands, and a thread that executes commands between two steps.
 Only the thread uses the runs, so they need no lock. Instead of starting the thread, a test calls
 `handle(command)` and, while `due`, `tick()`. `post` sends frames to the browser: new points as
-float32 columns, and a small state as JSON. It sends at most thirty frames a second, and fewer while
-the browser has not drawn the last ones.
+float32 columns, and a small state as JSON. Of the steps of a training it sends at most thirty frames
+a second, and fewer while the browser has not drawn the last ones. An urgent frame, which answers a
+command, is sent at once.
 
 Invariant: a command takes effect between two steps. An error becomes the phase FAILED and a
 message. Posting never waits for the browser. A kernel trains one controller at a time, and no
@@ -278,8 +279,9 @@ class Controller(ABC):
             is_too_early = True
         if is_too_early and not urgent:
             return False
-        # A frame that is late may be followed sooner, so that the average pace is kept.
-        self._due = max(self._due + FRAME_SECONDS, now)
+        # A frame that is late may be followed sooner, so that the average pace is kept. Urgent
+        # frames, which may be many, delay the next one no longer than a single frame does.
+        self._due = min(max(self._due + FRAME_SECONDS, now), now + FRAME_SECONDS)
         self._last = now
         self._number += 1
         points = self.points()

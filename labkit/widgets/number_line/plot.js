@@ -85,8 +85,7 @@ export function drawZones({ pen, tint, lens, format }) {
   for (const { fate, from, to, names } of zonesOf(format)) {
     const left = clampX(lens, lens.x(from));
     const right = clampX(lens, lens.x(to));
-    // Also true for NaN, which the logarithmic scale gives for negative numbers.
-    if (!(right - left > 0.5)) continue;
+    if (right - left <= 0.5) continue;
     pen.globalAlpha = fate === "normal" ? 0.12 : 0.2;
     pen.fillStyle = tint[fate];
     pen.fillRect(left, TOP, right - left, LINE - TOP);
@@ -151,6 +150,16 @@ export function drawMarks(scene) {
 }
 
 /**
+ * Return whether a number other than 0 is 2^k or -2^k.
+ *
+ * @param {number} value
+ */
+export function isPowerOfTwo(value) {
+  // A logarithm alone is rounded: that of 2^64 + 2^16 is 64, too.
+  return 2 ** Math.round(Math.log2(Math.abs(value))) === Math.abs(value);
+}
+
+/**
  * Draw the numbers of a stretch between two ends, one by one.
  *
  * @param {Pen} pen
@@ -168,8 +177,7 @@ function drawSingle(pen, lens, { from, to, spacing }, first, end) {
     const value = k * spacing;
     if (value === farEnd) continue;
     const x = Math.round(lens.x(value)) + 0.5;
-    const isPower = Number.isInteger(Math.log2(Math.abs(value)));
-    pen.moveTo(x, LINE - (isPower ? POWER_MARK : MARK));
+    pen.moveTo(x, LINE - (isPowerOfTwo(value) ? POWER_MARK : MARK));
     pen.lineTo(x, LINE);
   }
   pen.stroke();
