@@ -13,15 +13,16 @@ from labkit.testing.operation import Places
 from labkit.testing.suspects import Rival, rival, suspects
 from labkit.testing.verdict import Element, Verdict, VerdictKind
 
-# The largest number of elements that are replayed.
-ELEMENTS = 2**12
+# The largest and smallest number of elements that are replayed, if there are so many.
+MOST_ELEMENTS = 2**12
+LEAST_ELEMENTS = 8
 # The largest number of terms that are replayed in one order.
-WORK = 2**20
-# Terms of the longest sum that is replayed.
-LONGEST = 10**6
-# In units of the largest share of all replays.
+MOST_TERMS = 2**20
+# The number of terms of the longest sum that is replayed.
+LONGEST_SUM = 10**6
+# A share this many times the largest share of all replays is too large.
 TIMES_LARGEST = 4.0
-# In units of the root mean square of the worst replay's shares.
+# Shares whose root mean square is this many times that of the worst replay are too large.
 TIMES_TYPICAL = 2.0
 # The smallest number of elements whose root mean square is evidence.
 FEWEST = 32
@@ -110,9 +111,10 @@ class _Judge:
             worst = int(self.outside[np.argmax(self.shares[self.outside])])
             verdict = replace(verdict, suspects=suspects(self.result, self.bound))
             return self._with_worst(verdict, VerdictKind.IMPOSSIBLE, worst)
-        if self.result.operation.terms > LONGEST:
+        if self.result.operation.terms > LONGEST_SUM:
             remark = (
-                f"whether an order reaches it: sums of more than {LONGEST:,} terms are not replayed"
+                f"whether an order reaches it: sums of more than {LONGEST_SUM:,} terms are not "
+                "replayed"
             )
             verdict = replace(verdict, unjudged=(*verdict.unjudged, remark))
             return self._with_worst(verdict, VerdictKind.ROUNDING, worst)
@@ -135,7 +137,7 @@ class _Judge:
 
     @staticmethod
     def _is_larger(share: float, replayed: _Replay) -> bool:
-        """Return whether the result has larger errors than any order reaches."""
+        """Return whether errors are several times larger than any order reaches."""
         if share > TIMES_LARGEST * replayed.largest:
             return True
         if replayed.typical is None:
@@ -164,9 +166,9 @@ class _Judge:
 
     def _replay(self) -> _Replay:
         """Replay the operation in several orders, at some elements."""
-        drawn, nearest = self._chosen()
+        drawn, near_bound = self._chosen()
         result = self.result
-        places = np.concatenate([drawn, nearest])
+        places = np.concatenate([drawn, near_bound])
         exact = result.exact[places]
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             replays = result.operation.replay(result.arithmetic, places)
@@ -177,7 +179,7 @@ class _Judge:
         of_fp64 = (result.operation.terms + 4) * 2.0**-52
         largest = max(float(shares.max(initial=0.0)), of_fp64)
 
-        # the nearest elements were chosen, so they are not a sample: the random half is one
+        # the elements near the bound were chosen, so they are not a sample: the random half is one
         count = drawn.size
         right = np.concatenate([stored[:, :count], result.stored(exact[:count])[None]])
         fault = rival(result.got[drawn], exact[:count], right, drawn, result.operation, result.out)
@@ -193,8 +195,8 @@ class _Judge:
     def _chosen(self) -> tuple[Places, Places]:
         """Return places to replay: one half drawn at random, the other nearest to the bound."""
         usable = np.flatnonzero(self.judged)
-        count = max(8, WORK // max(1, self.result.operation.terms))
-        count = min(ELEMENTS, count, usable.size)
+        count = max(LEAST_ELEMENTS, MOST_TERMS // max(1, self.result.operation.terms))
+        count = min(MOST_ELEMENTS, count, usable.size)
         drawn = np.random.default_rng(0).choice(usable, (count + 1) // 2, replace=False)
         first = usable.size - (count - drawn.size)
         order = np.argpartition(self.shares[usable], min(first, usable.size - 1))

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import to_rgb
 
-# The least contrast of text (WCAG 2.1, 1.4.3).
+# The least contrast of text (1.4.3).
 LEAST = 4.5
 
 

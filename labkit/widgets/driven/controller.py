@@ -1,11 +1,11 @@
 """Controller of runs that a learner drives: phases, buttons, a training thread, and frames.
 
 A `Controller` has runs, a queue of commands, and a thread that executes commands between two steps.
-Only the thread uses the runs, so they need no lock. Instead of starting the thread, a test calls
+Only the thread changes the runs, so they need no lock. Instead of starting the thread, a test calls
 `handle(command)` and, while `due`, `tick()`. `post` sends frames to the browser: new points as
-float32 columns, and a small state as JSON. Of the steps of a training it sends at most thirty frames
-a second, and fewer while the browser has not drawn the last ones. An urgent frame, which answers a
-command, is sent at once.
+float32 columns, and a small state as JSON. Of a training it sends at most thirty frames a second,
+and fewer while the browser has not drawn the last ones; an urgent frame, which answers a command,
+is sent at once.
 
 Invariant: a command takes effect between two steps. An error becomes the phase FAILED and a
 message. Posting never waits for the browser. A kernel trains one controller at a time, and no
@@ -62,7 +62,8 @@ class Button(StrEnum):
     RESET = "reset"
 
 
-# The phase after a button, by the phase before it. A missing button leaves the phase as it is.
+# The phase after a button, by the phase before it. A missing button leaves the phase as it is, but
+# RESET begins the run of IDLE again, too.
 AFTER: dict[Phase, dict[Button, Phase]] = {
     Phase.IDLE: {Button.START: Phase.RUNNING, Button.STEP: Phase.PAUSED},
     Phase.RUNNING: {

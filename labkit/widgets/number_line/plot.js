@@ -324,7 +324,7 @@ export function drawOutcome(scene, answer, colour) {
   if (stem >= 0 && stem <= lens.width) {
     inkSegment(scene, [stem, 22], [stem, LINE], tint.ink, 1.5);
   }
-  for (const i of answer.values.keys()) drawBecomes(scene, answer, i, colour);
+  for (const i of answer.values.keys()) drawRounded(scene, answer, i, colour);
 }
 
 /**
@@ -373,7 +373,7 @@ function drawEnd({ pen, tint, lens }, value, included, colour) {
  * @param {number} i the index of the value
  * @param {string} colour
  */
-function drawBecomes(scene, answer, i, colour) {
+function drawRounded(scene, answer, i, colour) {
   const { pen, tint, lens } = scene;
   const { at, text, odds } = answer.values[i];
   const alone = answer.values.length === 1;
@@ -391,22 +391,22 @@ function drawBecomes(scene, answer, i, colour) {
   pen.font = `600 ${tint.size}px ${tint.font}`;
   pen.fillStyle = tint.ink;
   if (alone) {
-    drawAlone(scene, label, lens.x(answer.x), target);
+    labelOnly(scene, label, lens.x(answer.x), target);
   } else {
-    drawBeside(scene, label, target, i === 0);
+    labelOneOfTwo(scene, label, target, i === 0);
   }
   pen.font = `${tint.size - 1}px ${tint.font}`;
 }
 
 /**
- * Write the name of the only value, on its side away from x, and never across the stem of x.
+ * Write the name of the only value, on its side away from x if there is room, else on the other.
  *
  * @param {Scene} scene
  * @param {string} label
  * @param {number} x
  * @param {number} target
  */
-function drawAlone({ pen, lens }, label, x, target) {
+function labelOnly({ pen, lens }, label, x, target) {
   const width = labelWidth(pen, label);
   const stem = clampX(lens, x);
   const room = {
@@ -433,7 +433,7 @@ function drawAlone({ pen, lens }, label, x, target) {
  * @param {number} target
  * @param {boolean} lower whether it is the lower value
  */
-function drawBeside({ pen, lens }, label, target, lower) {
+function labelOneOfTwo({ pen, lens }, label, target, lower) {
   const width = labelWidth(pen, label);
   if (lower) {
     inkRich(pen, label, Math.max(width + 2, target - 6), TOP - 22, "right");
