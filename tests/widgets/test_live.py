@@ -395,6 +395,12 @@ def test_the_sentence_before_a_run_says_what_start_does():
     )
 
 
+def test_a_run_of_one_step_has_the_singular():
+    widget = LiveTraining("segmentation", "FP16", steps=1, device="cpu")
+    assert "for 1 step." in widget.sentence
+    widget.close()
+
+
 def test_the_sentence_says_that_a_run_is_built():
     c = controller(250)
     c.phase = Phase.RUNNING

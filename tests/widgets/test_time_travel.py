@@ -1,4 +1,4 @@
-"""Return to an earlier step in a live training: repetition, other settings, ghosts."""
+"""Going back in a training: repeated steps, branches, knobs, and ghosts."""
 
 import json
 import math
@@ -9,30 +9,12 @@ import numpy as np
 import pytest
 
 from labkit.amp import RECIPES
-from labkit.instrument import scale_map
-from labkit.train import TASKS, TrainingRun, gradient_snapshot
+from labkit.train import TASKS, TrainingRun
 from labkit.widgets import LiveTraining, Workbench
 from labkit.widgets.driven.controller import Button, Phase
-from labkit.widgets.live_training.checkpoints import Checkpoints, copy_bytes
 from labkit.widgets.live_training.forked_run import GHOSTS, ForkedRun
-from labkit.widgets.live_training.knobs import Knobs, Scaling
-
-TASK = TASKS["painted_picture"]
-
-
-def live(steps: int = 40, recipe: str = "FP16", **arguments: Any) -> ForkedRun:
-    return LiveTraining(TASK, recipe, steps=steps, device="cpu", **arguments).forked_run
-
-
-def ticked(run: ForkedRun, times: int) -> ForkedRun:
-    run.handle(Button.START)
-    for _ in range(times):
-        run.tick()
-    return run
-
-
-def losses(steps: Any) -> list[float]:
-    return [step.loss for step in steps]
+from labkit.widgets.live_training.knobs import Scaling
+from tests.widgets.trainings import TASK, live, losses, ticked
 
 
 def test_a_run_repeats_its_steps_bit_for_bit_after_going_back() -> None:
@@ -93,12 +75,6 @@ def test_invalid_steps_to_go_back_to_are_refused() -> None:
         assert run.notice == message
     assert run.run.done == 5
     assert run.ghosts == []
-
-
-@pytest.mark.parametrize("steps", [0, 1.5, "3", True])
-def test_invalid_numbers_of_steps_of_a_widget_are_refused(steps: Any) -> None:
-    with pytest.raises(ValueError, match="steps: expected a whole number from 1 on"):
-        live(steps)
 
 
 def test_a_custom_run_without_copies_cannot_go_back() -> None:
@@ -171,41 +147,30 @@ def test_the_sentence_at_step_0_after_going_back() -> None:
     widget.close()
 
 
-def test_a_run_of_one_step_has_the_singular() -> None:
-    widget = LiveTraining(TASK, "FP16", steps=1, device="cpu")
-    assert "for 1 step." in widget.sentence
-    widget.close()
-
-
-@pytest.mark.parametrize("task", [None, 3])
-def test_what_is_no_task_is_refused(task: Any) -> None:
-    with pytest.raises(ValueError, match=rf"task: expected one of .*, or a Task, got {task}"):
-        LiveTraining(task)
-
-
-def test_an_unknown_press_or_position_is_refused() -> None:
-    widget = LiveTraining(TASK, "FP16", steps=5, device="cpu")
-    with pytest.raises(ValueError, match=r"press: expected one of 'start', .*, got 'go'"):
-        widget.press("go")
-    with pytest.raises(
-        ValueError, match=r"scaling: expected one of 'off', 'static', 'dynamic', got 'nope'"
-    ):
-        widget.change(scaling="nope")
-    widget.close()
-
-
-def test_a_reset_keeps_ghosts_and_another_task_removes_them() -> None:
+@pytest.fixture
+def haunted() -> ForkedRun:
+    """A run that went back more often than it keeps ghosts."""
     run = ticked(live(), 3)
     for _ in range(GHOSTS + 2):
         run.handle(partial(run.go_back, 1))
         ticked(run, 2)
-    assert len(run.ghosts) == GHOSTS
-    run.handle(Button.RESET)
-    assert len(run.ghosts) == GHOSTS
-    run.handle(partial(run.choose, task=TASKS["digits"]))
-    assert run.ghosts == []
-    run.handle(partial(run.choose, task=TASK))
-    assert run.ghosts == []
+    return run
+
+
+def test_a_run_keeps_the_last_ghosts(haunted: ForkedRun) -> None:
+    assert len(haunted.ghosts) == GHOSTS
+
+
+def test_a_reset_keeps_ghosts(haunted: ForkedRun) -> None:
+    haunted.handle(Button.RESET)
+    assert len(haunted.ghosts) == GHOSTS
+
+
+def test_ghosts_of_a_run_that_was_reset_are_not_restored(haunted: ForkedRun) -> None:
+    haunted.handle(Button.RESET)
+    haunted.handle(partial(haunted.choose, task=TASKS["digits"]))
+    haunted.handle(partial(haunted.choose, task=TASK))
+    assert haunted.ghosts == []
 
 
 def test_ghosts_of_a_task_are_restored_with_its_run() -> None:
@@ -261,100 +226,3 @@ def test_going_back_before_a_nan_repairs_the_run() -> None:
     run.handle(partial(run.turn, {"scaling": Scaling.STATIC}))
     ticked(run, 1)
     assert math.isfinite(run.run.steps[-1].loss)
-
-
-# --- the map of scales ---
-
-
-def map_of(content: Any, buffers: Any) -> Any:
-    """Return the rows of a frame's map: the step, and two shares at each scale."""
-    scales = len(content["map"]["log2_scales"])
-    return np.frombuffer(buffers[content["map"]["buffer"]], "<f4").reshape(-1, 1 + 2 * scales)
-
-
-def after_25_steps() -> tuple[LiveTraining, list[Any]]:
-    """Return a training after 25 steps, and the list of its frames, which later ones join."""
-    widget = LiveTraining(TASK, "FP16", steps=40, device="cpu")
-    run = widget.forked_run
-    sent: list[Any] = []
-    run.send = lambda content, buffers: sent.append((content, buffers))
-    ticked(run, 25)
-    run.post(urgent=True)
-    return widget, sent
-
-
-def test_frames_have_the_map_of_loss_scales() -> None:
-    widget, sent = after_25_steps()
-    run = widget.forked_run
-    rows = map_of(*sent[-1])
-    assert rows[:, 0].tolist() == [1, 11, 21]
-    exact = scale_map([gradient_snapshot(TrainingRun(TASK, "FP16", 0))], range(31))
-    assert rows[0, 1:32] == pytest.approx(exact.lost[0], abs=1e-6)
-    assert rows[0, 32:] == pytest.approx(exact.overflowing[0], abs=1e-6)
-    for row, step in zip(rows, run.run.steps[::10], strict=True):
-        assert row[1] == pytest.approx(step.underflow, abs=0.01), (
-            "the share at a scale of 1 is not the measured one"
-        )
-    widget.close()
-
-
-def test_the_map_of_scales_goes_back_with_the_run() -> None:
-    widget, sent = after_25_steps()
-    run = widget.forked_run
-    run.handle(partial(run.go_back, 15))
-    run.post(urgent=True)
-    assert map_of(*sent[-1])[:, 0].tolist() == [1, 11]
-    ticked(run, 10)
-    run.post(urgent=True)
-    # Rows that were sent before are not sent again.
-    assert map_of(*sent[-1])[:, 0].tolist() == [21]
-    widget.close()
-
-
-def test_the_map_does_not_change_a_run() -> None:
-    run = ticked(live(recipe="FP16 dynamic"), 22)
-    plain = TrainingRun(TASK, "FP16 dynamic", 0)
-    assert losses(run.run.steps) == [plain.step().loss for _ in range(22)]
-    assert plain.exponents is None
-
-
-# --- copies ---
-
-
-class RunWithoutEngine:
-    """A run without an engine, whose copies have no bytes that could be counted."""
-
-    engine = None
-
-
-def test_copies_are_thinned_out_to_the_limit_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labkit.widgets.live_training.checkpoints.copy_bytes", lambda run: 100)
-    checkpoints = Checkpoints(every=10, most_bytes=1000)
-    for step in range(1001):
-        if checkpoints.is_due(step) or step == 123:
-            checkpoints.keep(step, RunWithoutEngine(), Knobs(), change=step == 123)
-    assert checkpoints.every == 160
-    assert sorted(checkpoints.copies) == [0, 123, *range(160, 1001, 160)]
-    assert len(checkpoints.regular()) * 100 <= 1000
-
-
-def test_a_copy_at_a_change_is_never_removed() -> None:
-    checkpoints = Checkpoints(most_bytes=0)
-    for step in range(100):
-        checkpoints.keep(step, RunWithoutEngine(), Knobs(log2_lr=step % 7), change=True)
-    assert len(checkpoints.copies) == 100
-    assert checkpoints.before(57)[1].log2_lr == 1
-    assert sorted(checkpoints.until(3).copies) == [0, 1, 2, 3]
-
-
-def test_without_a_copy_before_a_step_the_error_says_so() -> None:
-    with pytest.raises(ValueError, match="expected a copy of step 4 or an earlier one"):
-        Checkpoints().before(4)
-
-
-def test_bytes_of_a_copy_are_those_of_its_engine() -> None:
-    run = TrainingRun(TASKS["digits"], "O2")
-    run.step()
-    weights = sum(weight.numel() for weight in run.model.parameters())
-    assert copy_bytes(run) >= weights * (2 + 4)
-    assert copy_bytes(RunWithoutEngine()) == 0
