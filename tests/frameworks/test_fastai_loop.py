@@ -111,6 +111,12 @@ def test_a_line_is_fitted_and_its_losses_are_recorded():
     assert learn.recorder.values[-1][1] < 0.1
 
 
+def test_a_rate_in_place_of_the_epochs_is_refused():
+    reason = r"n_epoch: expected an int, got 0\.001\. Pass a rate as lr="
+    with pytest.raises(TypeError, match=reason):
+        two_layers().fit(1e-3)
+
+
 def test_without_validation_its_loss_is_nan():
     learn = synth_learner()
     learn.dls = DataLoaders(learn.dls.train)
@@ -134,6 +140,18 @@ def test_a_callback_has_the_attributes_of_its_learner():
 def test_a_callback_without_a_learner_has_no_other_attributes():
     with pytest.raises(AttributeError, match="no learner to look it up in"):
         _ = Callback().nothing
+
+
+def test_an_event_that_a_callback_lacks_is_named_without_advice():
+    recorder = synth_learner(n_trn=1).recorder
+    with pytest.raises(AttributeError, match=r"^Recorder has no attribute 'after_pred'$"):
+        _ = recorder.after_pred
+
+
+def test_an_event_of_a_callback_without_a_learner_is_named():
+    reason = r"^Callback has no attribute 'after_pred', and no learner to look it up in$"
+    with pytest.raises(AttributeError, match=reason):
+        _ = Callback().after_pred
 
 
 def test_a_callback_for_an_unknown_event_is_refused():

@@ -8,6 +8,7 @@ from typing import Any
 
 from labkit.classroom.tables import read_table
 from labkit.cli import main
+from labkit.grading import EXERCISES
 
 LESSON, NOTEBOOK, JOURNAL = "06_loss_scaling", "06_loss_scaling.ipynb", "labkit-answers.jsonl"
 SETUP = (
@@ -155,6 +156,16 @@ def graded(folder: Path, out: Path, *options: str) -> Lines:
         (line["student"], line["exercise"]): line
         for line in read_table(out / "grades.csv", guarded=True)
     }
+
+
+def points_of(marks: Lines, learner: str) -> dict[str, int]:
+    """Return what a learner earns by the table of grades, by exercise."""
+    return {id: int(marks[learner, id]["points"]) for id in SOLUTIONS}
+
+
+def points_for(*earned: str) -> dict[str, int]:
+    """Return the points of each exercise if these are right, and no others."""
+    return {id: EXERCISES[id].points if id in earned else 0 for id in SOLUTIONS}
 
 
 def everything(out: Path) -> list[str]:

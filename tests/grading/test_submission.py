@@ -130,7 +130,7 @@ def test_lines_for_ipython_become_calls_on_their_lines() -> None:
 
 
 def test_what_is_not_a_notebook_or_cannot_be_run_says_so(tmp_path: Path) -> None:
-    """Further reasons are tested in test_handed_in.py."""
+    """Further reasons are tested in test_odd_class.py."""
     path = tmp_path / "ada.ipynb"
     for text, says in (
         ("\xff\xfe", "its text is not JSON"),
