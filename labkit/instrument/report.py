@@ -100,7 +100,7 @@ class Report(TrainingResults):
             middles = np.concatenate([[0.0], edges[2:] * 0.75])
             writer.add_histogram_raw(
                 name,
-                min=float(edges[0]),
+                min=float(edges[0] if histogram.zeros else edges[1]),
                 max=float(edges[-1]),
                 num=int(counts.sum()),
                 sum=float((middles * counts).sum()),

@@ -3,6 +3,7 @@
 import json
 import re
 from functools import partial
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -250,6 +251,15 @@ def test_a_model_whose_name_is_not_in_unicode_has_its_report_saved(tmp_path):
 def test_the_steps_beyond_the_first_skips_are_counted():
     skips = tuple(Skip(step, 1024.0, (), "inf") for step in range(9))
     assert "- 4 more steps were skipped" in str(Report(model="Net", steps=9, skips=skips))
+
+
+@pytest.mark.parametrize(("zeros", "smallest"), [(0, 2.0), (1, 0.0)])
+def test_a_histogram_of_tensorboard_begins_at_zero_only_if_it_has_zeros(zeros, smallest):
+    counted = trimmed(exponent_histogram(torch.tensor([3.0, 5.0] + [0.0] * zeros)))
+    step = WatchedStep(0, 1.0, {"weights": {"a": counted}}, {}, {}, {})
+    writer = MagicMock()
+    Report(model="Net", steps=1, watched=(step,)).to_tensorboard(writer)
+    assert writer.add_histogram_raw.call_args.kwargs["min"] == smallest
 
 
 @pytest.mark.parametrize("given", [False, True])
