@@ -92,7 +92,8 @@ def probe(model: nn.Module) -> Iterator[Probe]:
 
     def listen(name: str, output: Tensor) -> None:
         def on_gradient(gradient: Tensor) -> None:
-            arrived[name] = gradient.detach()
+            # a copy: a weight may take this tensor as its own gradient, which unscaling overwrites
+            arrived[name] = gradient.detach().clone()
 
         if output.requires_grad:
             output.register_hook(on_gradient)

@@ -7,11 +7,14 @@ a report holds counts, and no tensor.
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 
+import labkit
 from labkit.formats import FormatLike, as_format
 from labkit.instrument.histogram import ExponentHistogram
 
@@ -31,6 +34,28 @@ def trimmed(histogram: ExponentHistogram) -> ExponentHistogram:
     first = int(occupied[0])
     end = int(occupied[-1]) + 1
     return replace(histogram, counts=histogram.counts[first:end].copy(), lo=histogram.lo + first)
+
+
+@dataclass(frozen=True)
+class Software:
+    """The versions and the system with which a training ran.
+
+    >>> print(Software("0.3.0", "2.13.0", "Linux"))
+    labkit 0.3.0, torch 2.13.0, Linux
+    """
+
+    labkit: str
+    torch: str
+    system: str
+
+    @staticmethod
+    def here() -> Software:
+        """Return those of this process."""
+        return Software(labkit.__version__, str(torch.__version__), platform.system())
+
+    def __str__(self) -> str:
+        """Return the versions and the system in one line."""
+        return f"labkit {self.labkit}, torch {self.torch}, {self.system}"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +20,8 @@ import torch
 from numpy.typing import NDArray
 
 import labkit
-from labkit.findings import SIGNS, Finding, Status
+from labkit.findings import SIGNS, Status
 from labkit.instrument.histogram import ExponentHistogram
-from labkit.instrument.records import AgainstFP32, NonFinite, Skip, WatchedStep
 from labkit.instrument.report_page import body, page
 from labkit.instrument.results import (
     TrainingResults,
@@ -33,7 +31,12 @@ from labkit.instrument.results import (
     power,
     run_in_words,
 )
-from labkit.instrument.symptoms import Kind, finding
+from labkit.instrument.saved_report import (
+    SAVED_SCHEMA,
+    UnreadableReport,
+    fields_from_json,
+    to_json,
+)
 
 # kind -> prefix of its histograms in TensorBoard and W&B
 EXPORT_NAMES = {
@@ -41,6 +44,9 @@ EXPORT_NAMES = {
     "weight gradients": "gradients",
     "activation gradients": "activation_gradients",
 }
+# version of what `as_json` returns; docs/practitioners.md describes it
+JSON_SCHEMA = "labkit.report/1"
+_PASS = "Pass a report.json that Report.save wrote, or its folder."
 # skipped steps that a text lists one by one
 MOST_SKIPS = 5
 
@@ -76,8 +82,9 @@ class Report(TrainingResults):
         (folder / "report.json").write_text(
             json.dumps(to_plain(self), allow_nan=True), encoding="utf-8"
         )
-        (folder / "report.html").write_text(page(self), encoding="utf-8")
-        (folder / "report.txt").write_text(f"{self}\n", encoding="utf-8")
+        # a name may hold half of a surrogate pair, which UTF-8 cannot
+        for name, text in (("report.html", page(self)), ("report.txt", f"{self}\n")):
+            (folder / name).write_text(text, encoding="utf-8", errors="backslashreplace")
         return folder
 
     def to_tensorboard(self, writer: HistogramWriter) -> None:
@@ -93,7 +100,7 @@ class Report(TrainingResults):
             middles = np.concatenate([[0.0], edges[2:] * 0.75])
             writer.add_histogram_raw(
                 name,
-                min=float(edges[0]),
+                min=float(edges[0] if histogram.zeros else edges[1]),
                 max=float(edges[-1]),
                 num=int(counts.sum()),
                 sum=float((middles * counts).sum()),
@@ -124,30 +131,35 @@ class Report(TrainingResults):
         """Read a report.json, or that of a folder.
 
         Raises:
-            ValueError: the file is not a report of a watch.
+            ValueError: the file is not text, not JSON, or not a report that this version of the
+                lab can read.
             OSError: the file cannot be read.
         """
         path = Path(path)
         file = path / "report.json" if path.is_dir() else path
-        refusal = f"{path}: expected a report of a watch, as Report.save writes it"
         try:
-            plain = json.loads(file.read_text(encoding="utf-8"))
-        # of a file that is not text in UTF-8, not JSON, or JSON that is nested too deep
-        except (ValueError, RecursionError) as error:
-            raise ValueError(refusal) from error
-        if not isinstance(plain, dict) or "watched" not in plain:
-            raise ValueError(refusal)
+            text = file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{file}: expected text in UTF-8, got other bytes. {_PASS}") from error
+        try:
+            plain = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"{file}: expected JSON, got other text ({error}). {_PASS}") from error
+        except RecursionError as error:
+            raise ValueError(
+                f"{file}: expected a report of a watch, got JSON that is nested too deep. {_PASS}"
+            ) from error
+        if not isinstance(plain, dict) or not {"model", "steps"} <= plain.keys():
+            raise ValueError(f"{file}: expected a report of a watch, got other JSON. {_PASS}")
         try:
             return from_plain(plain)
-        # other JSON has other fields, or values of other types
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(refusal) from error
+        except UnreadableReport as error:
+            raise ValueError(f"{file}{_saved_by(plain)}: {error}") from error
 
     def __str__(self) -> str:
         """Return the report as plain text: verdict, findings with their repairs, and numbers."""
         lines = [
-            f"{run_in_words(self)} (labkit {labkit.__version__}, torch {torch.__version__}, "
-            f"{platform.system()})",
+            f"{run_in_words(self)} ({self.software or 'versions and system unknown'})",
             self.summary,
         ]
         # the worst status is the last one
@@ -161,16 +173,12 @@ class Report(TrainingResults):
         for skip in self.skips[:MOST_SKIPS]:
             lines.append(f"- step {skip.step} skipped at scale {power(skip.scale)}: {skip.why}")
         if len(self.skips) > MOST_SKIPS:
-            lines.append(f"- {len(self.skips) - MOST_SKIPS} more were skipped")
+            lines.append(f"- {len(self.skips) - MOST_SKIPS} more steps were skipped")
         lines += [f"- not observed: {what}" for what in self.unseen]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         return body(self)
-
-
-# version of what `as_json` returns; docs/practitioners.md describes it
-JSON_SCHEMA = "labkit.report/1"
 
 
 def as_json(command: str, reports: Sequence[Report], status: int) -> dict[str, Any]:
@@ -213,79 +221,32 @@ def as_json(command: str, reports: Sequence[Report], status: int) -> dict[str, A
     }
 
 
-# field of a report -> type of its items
-_RECORDS: dict[str, type] = {
-    "watched": WatchedStep,
-    "skips": Skip,
-    "non_finite": NonFinite,
-    "against_fp32": AgainstFP32,
-    "findings": Finding,
-}
-
-
 def to_plain(report: Report) -> dict[str, Any]:
     """Return a report as values of JSON, which `from_plain` reads."""
-    return {name: _to_json(value) for name, value in vars(report).items()}
-
-
-def _to_json(value: Any) -> Any:
-    if isinstance(value, tuple(_RECORDS.values())):
-        return {name: _to_json(item) for name, item in vars(value).items()}
-    if isinstance(value, ExponentHistogram):
-        return {
-            "lo": value.lo,
-            "counts": value.counts.tolist(),
-            "zeros": value.zeros,
-            "bad": value.non_finite,
-        }
-    if isinstance(value, Mapping):
-        return {key: _to_json(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [_to_json(item) for item in value]
-    return value
+    return {"schema": SAVED_SCHEMA, **to_json(report)}
 
 
 def from_plain(plain: Mapping[str, Any]) -> Report:
-    """Return the report that `to_plain` returned as values of JSON."""
-    fields: dict[str, Any] = {}
-    for name, value in plain.items():
-        field = _from_json(value)
-        if name == "findings":
-            field = tuple(_finding(item) for item in field)
-        elif name in _RECORDS:
-            field = tuple(_RECORDS[name](**item) for item in field)
-        fields[name] = field
-    return Report(**fields)
+    """Return the report that `to_plain` returned as values of JSON.
 
-
-def _finding(fields: Mapping[str, Any]) -> Finding:
-    # a report that version 0.2 saved
-    if "says" in fields:
-        return finding(
-            Kind(fields["what"]),
-            fields["layer"],
-            fields["step"],
-            fields["says"],
-            fields.get("line", ""),
+    Raises:
+        UnreadableReport: this version of the lab cannot read the values.
+    """
+    schema = plain.get("schema", SAVED_SCHEMA)
+    if schema != SAVED_SCHEMA:
+        raise UnreadableReport(
+            f"expected the schema {SAVED_SCHEMA!r}, got {schema!r}. Load it with the labkit that "
+            "saved it."
         )
-    return Finding(**{**fields, "status": Status(fields["status"])})
+    values = {name: value for name, value in plain.items() if name != "schema"}
+    return Report(**{"software": None, **fields_from_json(Report, values)})
 
 
-def _from_json(value: Any) -> Any:
-    # parameters may have these names: then each value is a histogram or a list
-    is_histogram = isinstance(value, dict) and set(value) == {"lo", "counts", "zeros", "bad"}
-    if is_histogram and isinstance(value["lo"], int):
-        return ExponentHistogram(
-            counts=np.array(value["counts"], dtype=np.int64),
-            lo=value["lo"],
-            zeros=value["zeros"],
-            non_finite=value["bad"],
-        )
-    if isinstance(value, dict):
-        return {key: _from_json(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return tuple(_from_json(item) for item in value)
-    return value
+def _saved_by(plain: Mapping[str, Any]) -> str:
+    """Return ", saved by labkit " with the version in a file, or "" if it has none."""
+    software = plain.get("software")
+    version = software.get("labkit") if isinstance(software, dict) else None
+    return f", saved by labkit {version}" if isinstance(version, str) else ""
 
 
 def _named_histograms(report: Report) -> Iterator[tuple[int, str, ExponentHistogram]]:

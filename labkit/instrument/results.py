@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from labkit.findings import CheckReport, Finding, Status, counted
 from labkit.formats import FP16, FormatLike
@@ -18,6 +18,7 @@ from labkit.instrument.records import (
     AgainstFP32,
     NonFinite,
     Skip,
+    Software,
     WatchedStep,
     Window,
     log2_of_scale,
@@ -47,6 +48,8 @@ class TrainingResults(CheckReport):
         formats: names of the formats whose losses the report shows.
         partial: why a main check could not run; "" if all checks ran.
         half: False if no operation of a diagnosis ran in 16 bits.
+        software: versions and system of the process that watched; None if the report was saved by
+            a version of the lab that did not note them.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -60,6 +63,7 @@ class TrainingResults(CheckReport):
     formats: tuple[str, ...] = ("FP16", "BF16")
     partial: str = ""
     half: bool = True
+    software: Software | None = field(default_factory=Software.here)
 
     @property
     def exit_status(self) -> int:

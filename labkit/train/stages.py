@@ -114,6 +114,7 @@ class _ObservedStep:
     """A step of a run that was taken, with what was observed in it.
 
     Attributes:
+        run: the run, after the step.
         scale: the loss scale before the step.
         loss: the unscaled loss.
         report: what the engine reports of the step.
@@ -149,11 +150,12 @@ class _ObservedStep:
         self.after = [weight.detach() for weight in weights.model_weights]
 
     def _keep_output(self, name: str, output: Tensor) -> None:
-        self.outputs[name] = output.detach()
+        # a copy: a later layer may overwrite the output in place
+        self.outputs[name] = _dense_copy(output)
 
     def _keep_gradients(self, event: StepEvent[StepReport]) -> None:
         self.gradients[event.moment] = {
-            name: gradient.clone() for name, gradient in event.gradients.items()
+            name: _dense_copy(gradient) for name, gradient in event.gradients.items()
         }
 
     def staged(self) -> StagedStep:
@@ -198,11 +200,8 @@ class _ObservedStep:
 
     def _layers(self) -> list[str]:
         """Return the name of the layer of each weight."""
-        names = {
-            id(parameter): name.rpartition(".")[0]
-            for name, parameter in self.run.model.named_parameters()
-        }
-        return [names[id(weight)] for weight in self.run.weights.model_weights]
+        weights = self.run.weights
+        return [weights.names[weight].rpartition(".")[0] for weight in weights.model_weights]
 
     def _gradients_of_weights(self, moment: Moment) -> list[Tensor]:
         """Return the gradient of each weight at a moment, or zeros if it has none."""
@@ -238,6 +237,12 @@ def summarize(name: str, tensor: Tensor) -> TensorSummary:
         zeros=int((size == 0).sum()),
         non_finite=int((~size.isfinite()).sum()),
     )
+
+
+def _dense_copy(tensor: Tensor) -> Tensor:
+    """Return a copy with all elements, also those that a sparse tensor does not store."""
+    detached = tensor.detach()
+    return detached.clone() if detached.layout is torch.strided else detached.to_dense()
 
 
 def _changed(new: Tensor, old: Tensor) -> int:

@@ -21,6 +21,7 @@ RULES = (
     (r"(memory\.activations) = \d+", r"\1 = SIZE"),
     (r"\bpid \d+", "pid NUMBER"),
     (r"\(labkit [\w.+]+, torch", "(labkit VERSION, torch"),
+    (r"(software\.labkit) = '[\w.+]+'", r"\1 = VERSION"),
     # A line number of labkit's own code changes with each edit. Those of faults are kept: a report
     # must name the right line of them.
     (r"(labkit/(?!faults/)[\w/]+\.py)(:|\", line )\d+", r"\1\2LINE"),

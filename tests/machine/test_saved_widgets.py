@@ -111,6 +111,17 @@ def test_a_notebook_saved_under_another_name_keeps_its_widgets(manager: Any) -> 
     assert saved(manager, notebook(["a"], {}), "copy.ipynb") == HERE
 
 
+@pytest.mark.parametrize("unreadable", ["a dangling link", "a folder"])
+def test_a_neighbour_that_cannot_be_read_costs_no_widgets(manager: Any, unreadable: str) -> None:
+    saved(manager, notebook(["a"], HERE), "1.ipynb")
+    neighbour = Path(manager.root_dir, "0.ipynb")
+    if unreadable == "a folder":
+        neighbour.mkdir()
+    else:
+        neighbour.symlink_to("nowhere")
+    assert saved(manager, notebook(["a"], {}), "copy.ipynb") == HERE
+
+
 @pytest.mark.parametrize(
     "before",
     [b"", b"[]", b'{"a"', b'{"metadata": {"widgets": 3}}', b'{"metadata": {"a": 1}}', b"\xff"],

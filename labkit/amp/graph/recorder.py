@@ -1,5 +1,9 @@
 """A recorder of the calls that reach torch, as nodes of a graph of torch.fx.
 
+Idea: Python code may depend on a shape, and a graph keeps what the code decided. So a shape must
+not depend on the numbers in a tensor. torch says so itself: while a call runs, a mode below it sees
+whether torch reads a number out of a tensor, as it does for each size that a tensor gives.
+
 Invariant: a recorded run returns the same as an unrecorded one. An operation that a graph cannot
 hold, or that may differ the next time, ends the record with a reason and a line number, and the run
 continues.
@@ -10,30 +14,25 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch.fx.node import _get_qualified_name
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from labkit.amp.casting.casts import NATIVE
 from labkit.amp.casting.lists import Entry, Rule
+from labkit.instrument.user_code import is_library
 from labkit.modes import mapped
 
 # dtype -> the method of Tensor that casts to it
 METHODS = {dtype: method.__name__ for dtype, method in NATIVE.items()}
-# paths of code that calls torch for the user's code
-_LABKIT = Path(__file__).parents[2]
-_PACKAGES = ("amp", "frameworks", "gemm", "modes")
-_LIBRARIES = (
-    str(Path(torch.__file__).parent),
-    *(str(_LABKIT / package) for package in _PACKAGES),
-)
 # types of the arguments, beside tensors, that a graph can hold
 _PLAIN = (int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 # Their results depend only on the shapes, dtypes and devices of the inputs.
@@ -69,7 +68,7 @@ _FACTS = frozenset(
         "is_pinned",
     ]
 )
-# The shape of their results depends on numbers, and Python code may depend on the shape.
+# The shape of their results depends on numbers, which they need not read one by one.
 _DATA_SHAPED = frozenset(
     [
         "nonzero",
@@ -77,9 +76,10 @@ _DATA_SHAPED = frozenset(
         "masked_select",
         "unique",
         "unique_consecutive",
+        "unique_dim",
+        "_unique",
+        "_unique2",
         "bincount",
-        "histc",
-        "repeat_interleave",
         "_pack_padded_sequence",
         "_pad_packed_sequence",
         "to_sparse",
@@ -89,34 +89,36 @@ _DATA_SHAPED = frozenset(
         "to_sparse_csr",
     ]
 )
-# operations whose sizes a tensor may give -> which of their positional arguments are sizes
-_SIZES = {
-    **dict.fromkeys(
-        (
-            "arange",
-            "range",
-            "zeros",
-            "ones",
-            "empty",
-            "eye",
-            "rand",
-            "randn",
-            "randint",
-            "randperm",
-        ),
-        slice(0, None),
-    ),
-    "full": slice(0, 1),
-    **dict.fromkeys(
-        ("new_zeros", "new_ones", "new_empty", "expand", "repeat", "tile", "view", "reshape"),
-        slice(1, None),
-    ),
-    **dict.fromkeys(
-        ("unflatten", "unfold", "tensor_split", "split", "split_with_sizes"), slice(1, None)
-    ),
-    **dict.fromkeys(("new_full", "topk", "pad"), slice(1, 2)),
-    "narrow": slice(3, 4),
+# types of arguments, as a schema of torch writes them, that never size a result
+_VALUE_TYPES = frozenset(
+    [
+        "Tensor",
+        "Optional[Tensor]",
+        "List[Tensor]",
+        "List[Optional[Tensor]]",
+        "number",
+        "Optional[number]",
+        "float",
+        "Optional[float]",
+        "bool",
+        "Optional[bool]",
+    ]
+)
+# These take numbers of such types, but size their results by them.
+_SIZED_BY_VALUES = frozenset(["arange", "range"])
+# integers that choose elements, and size nothing: operation -> position and name of the argument
+_CHOICES: dict[str, tuple[int | str, ...]] = {
+    "select": (2, "index"),
+    "narrow": (2, "start"),
+    "roll": (1, "shifts"),
+    "tril": (1, "diagonal"),
+    "triu": (1, "diagonal"),
 }
+# These read numbers for a text, which a graph does not repeat.
+_TEXTS = frozenset(["__format__", "__repr__"])
+# With a mask, the shape of their results depends on numbers; by their tags, it always does.
+_INDEXING = torch.ops.aten.index.Tensor
+_ONE_HOT = torch.ops.aten.one_hot.default
 
 
 @dataclass(frozen=True)
@@ -197,10 +199,12 @@ class CallRecorder(TorchFunctionMode):
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         data_shaped = _is_data_shaped(name, args, kwargs)
+        reads = _Reads()
         # before the call, which may write into its arguments
         target, arguments = _as_graph_call(func, name, args)
         arguments, keywords = self.to_nodes((arguments, kwargs))
-        out = func(*args, **kwargs)
+        with _seen_by(reads):
+            out = func(*args, **kwargs)
         is_iterator = name == "__iter__"
         if is_iterator:
             # a graph cannot hold an iterator
@@ -209,7 +213,9 @@ class CallRecorder(TorchFunctionMode):
             out = list(out)
         # `to_nodes`, or a call inside this one, may have ended the trace
         if not self.ended:
-            refusal = self._refusal(name, data_shaped, arguments, keywords, out)
+            data_shaped = data_shaped or reads.data_shaped
+            sized = reads.number and not _reads_values_only(name, args, kwargs)
+            refusal = self._refusal(name, data_shaped, sized, arguments, keywords, out)
             if refusal:
                 self.refuse(refusal)
             elif name == "__setitem__" or _holds(out, Tensor):
@@ -217,9 +223,18 @@ class CallRecorder(TorchFunctionMode):
         return iter(out) if is_iterator else out
 
     def _refusal(
-        self, name: str, data_shaped: bool, arguments: Any, keywords: Any, out: Any
+        self, name: str, data_shaped: bool, sized: bool, arguments: Any, keywords: Any, out: Any
     ) -> str:
-        """Return why a graph cannot hold a call, or ""."""
+        """Return why a graph cannot hold a call, or "".
+
+        Args:
+            name: the name of the operation.
+            data_shaped: whether the shape of the result depends on the numbers in a tensor.
+            sized: whether a number that was read out of a tensor may size the result.
+            arguments: the arguments, with nodes for tensors.
+            keywords: the keyword arguments, with nodes for tensors.
+            out: what the call returned.
+        """
         if torch._C._are_functorch_transforms_active():
             return (
                 f"{name} is called inside a transform of torch.func, which replaces tensors by "
@@ -234,6 +249,11 @@ class CallRecorder(TorchFunctionMode):
             return (
                 f"{name} tells Python what is in a tensor, and with other numbers it may continue "
                 "differently"
+            )
+        if sized and name not in _TEXTS:
+            return (
+                f"{name} reads a number out of a tensor, and with another number the shape of what "
+                "it returns may differ"
             )
         return ""
 
@@ -255,13 +275,13 @@ class CallRecorder(TorchFunctionMode):
     def refuse(self, why: str) -> None:
         """End the trace with a reason; the first one stays."""
         if not self.problem:
-            self.problem = f"{where()}: {why}"
+            self.problem = f"{line_in_user_code()}: {why}"
 
     def to_nodes(self, values: Any) -> Any:
         """Return any values with a node for each tensor; refuse values that a graph cannot hold."""
         for leaf in tree_leaves(values):
             if not _is_holdable(leaf):
-                self.refuse(f"a {type(leaf).__name__} is not a value that a graph can hold")
+                self.refuse(_why_not_holdable(leaf))
         return mapped(values, self._node)
 
     def append(self, target: Any, args: Any, kwargs: Any, out: Any, cast: bool = False) -> None:
@@ -285,7 +305,8 @@ class CallRecorder(TorchFunctionMode):
             function = target if _has_its_name(target) else _wrapped(target)
             node = self.graph.call_function(function, args, kwargs)
         number, op, entry = self.current
-        # a call without tensors, such as `x[0] = 1`, has a dtype that no format has
+        # A call that returns no tensor, such as `x[0] = 1`, is noted as one of bool: no number
+        # format has this dtype.
         dtype = torch.bool
         shape: tuple[int, ...] = ()
         tensors = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
@@ -294,7 +315,13 @@ class CallRecorder(TorchFunctionMode):
                 dtype = tensors[0].dtype
                 shape = tuple(tensors[0].shape)
             node.meta["call"] = Call(
-                number, op, entry, cast=cast, dtype=dtype, shape=shape, where=where()
+                number=number,
+                op=op,
+                entry=entry,
+                cast=cast,
+                dtype=dtype,
+                shape=shape,
+                where=line_in_user_code(),
             )
             self._name_results(node, out)
 
@@ -362,6 +389,42 @@ class CallRecorder(TorchFunctionMode):
         return self.graph
 
 
+class _Reads(TorchDispatchMode):
+    """A mode that sees what one call reads out of tensors, and changes nothing.
+
+    torch reads a size that a tensor gives by `item`, which no mode of functions sees.
+
+    Attributes:
+        number: whether a number was read out of a tensor.
+        data_shaped: whether an operation ran whose result has a shape that depends on numbers.
+    """
+
+    # operations such as flex_attention raise an error under a mode that does not say so
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.number = False
+        self.data_shaped = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        tags = getattr(func, "tags", ())
+        if torch.Tag.data_dependent_output in tags:
+            self.number = True
+        elif func is _INDEXING:
+            self.data_shaped |= _is_masked(args)
+        elif torch.Tag.dynamic_output_shape in tags and func is not _ONE_HOT:
+            self.data_shaped = True
+        return func(*args, **(kwargs or {}))
+
+
+def _seen_by(reads: _Reads) -> AbstractContextManager[Any]:
+    """Return a context in which a mode sees the operations; transforms of torch.func have none."""
+    return nullcontext() if torch._C._are_functorch_transforms_active() else reads
+
+
 def _version_of(tensor: Tensor) -> int:
     """Return torch's count of a tensor's changes; 0 for tensors of inference mode, without one."""
     with torch._C.DisableTorchFunction():
@@ -387,9 +450,62 @@ def _holds(values: Any, kind: type) -> bool:
 def _is_holdable(value: object) -> bool:
     """Return whether a graph can hold an argument."""
     if isinstance(value, slice):
-        parts = (value.start, value.stop, value.step)
-        return all(part is None or isinstance(part, int) for part in parts)
+        return not _unholdable_bounds(value)
     return value is None or value is Ellipsis or isinstance(value, (Tensor, *_PLAIN))
+
+
+def _unholdable_bounds(value: slice) -> list[object]:
+    """Return the bounds of a slice that a graph cannot hold."""
+    bounds = (value.start, value.stop, value.step)
+    return [bound for bound in bounds if bound is not None and not isinstance(bound, int)]
+
+
+def _why_not_holdable(value: object) -> str:
+    """Return why a graph cannot hold an argument."""
+    if not isinstance(value, slice):
+        return f"a {type(value).__name__} is not a value that a graph can hold"
+    bound = _unholdable_bounds(value)[0]
+    if isinstance(bound, Tensor):
+        return (
+            "a bound of a slice is a tensor, and with another number in it the slice has another "
+            "shape"
+        )
+    return f"a bound of a slice has the type {type(bound).__name__}, which a graph cannot hold"
+
+
+def _reads_values_only(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether no number that a call reads out of its tensors can size its result.
+
+    The schemas of the operation say so: each tensor is where they take a tensor, or a number that
+    is no size. An operation without a schema, such as a function in Python, may size anything.
+    """
+    # a tensor as an index chooses one element; as a bound of a slice it was refused
+    if name in ("__getitem__", "__setitem__"):
+        return True
+    if name in _SIZED_BY_VALUES:
+        return False
+    places = [
+        place
+        for place, argument in (*enumerate(args), *kwargs.items())
+        if _holds(argument, Tensor) and place not in _CHOICES.get(name, ())
+    ]
+    return all(_takes_values(name, place) for place in places)
+
+
+@cache
+def _takes_values(name: str, place: int | str) -> bool:
+    """Return whether an argument of an operation, by position or name, is never a size."""
+    types = set()
+    for schema in torch._C._jit_get_schemas_for_operator(f"aten::{name}"):
+        # others are operations of TorchScript on numbers and lists
+        if not any("Tensor" in str(result.type) for result in schema.returns):
+            continue
+        for position, argument in enumerate(schema.arguments):
+            # torch's functions name it "input", and its schemas "self"
+            own_name = "input" if argument.name == "self" else argument.name
+            if place == own_name or (place == position and not argument.kwarg_only):
+                types.add(str(argument.type))
+    return bool(types) and types <= _VALUE_TYPES
 
 
 def _is_data_shaped(name: str, args: Any, kwargs: Any) -> bool:
@@ -405,9 +521,12 @@ def _is_data_shaped(name: str, args: Any, kwargs: Any) -> bool:
         # -1, the default, is one class more than the largest number
         classes = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
         return isinstance(classes, Tensor) or classes == -1
-    if name in _SIZES:
-        keywords = [value for key, value in kwargs.items() if key not in ("input", "fill_value")]
-        return _holds((args[_SIZES[name]], keywords), Tensor)
+    # with one argument, a tensor, it returns indices
+    if name == "repeat_interleave":
+        repeats = args[1] if len(args) > 1 else kwargs.get("repeats")
+        return not isinstance(repeats, int)
+    if name == "tensor_split":
+        return _holds((args[1:], kwargs.get("tensor_indices_or_sections")), Tensor)
     return False
 
 
@@ -441,9 +560,9 @@ def _wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def where() -> str:
+def line_in_user_code() -> str:
     """Return file and line of the innermost frame that is neither torch's nor the lab's."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+    while frame.f_back is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -192,10 +192,10 @@ def _states_before(contents_manager: Any, path: str, missing: set[str]) -> State
         file = Path(contents_manager._get_os_path(path))
         found: States = {}
         for each in [file] if file.is_file() else sorted(file.parent.glob("*.ipynb")):
-            content = each.read_bytes()
-            if any(id.encode() in content for id in missing):
-                # A file that is not JSON has no widgets.
-                with contextlib.suppress(ValueError):
+            # A file that cannot be read, or that is not JSON, has no widgets.
+            with contextlib.suppress(OSError, ValueError):
+                content = each.read_bytes()
+                if any(id.encode() in content for id in missing):
                     found |= _states_of(json.loads(content))
         return found
     if inspect.iscoroutinefunction(contents_manager.get):

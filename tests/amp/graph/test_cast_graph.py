@@ -545,6 +545,10 @@ def counts_up(model: nn.Module, x: Tensor) -> Tensor:
     return model.linear(x) * torch.arange((x > 0).sum()).shape[0]  # the line
 
 
+def spaces(model: nn.Module, x: Tensor) -> Tensor:
+    return model.linear(x) * torch.linspace(0, 1, (x > 0).sum()).shape[0]  # the line
+
+
 def repeats(model: nn.Module, x: Tensor) -> Tensor:
     return model.linear(x) * x.new_ones(1).expand((x > 0).sum()).shape[0]  # the line
 
@@ -578,8 +582,9 @@ REFUSED: dict[Forward, str] = {
     selects: "the shape of what __getitem__ returns depends on the numbers",
     indices: "the shape of what where returns depends on the numbers",
     classes: "the shape of what one_hot returns depends on the numbers",
-    counts_up: "the shape of what arange returns depends on the numbers",
-    repeats: "the shape of what expand returns depends on the numbers",
+    counts_up: "arange reads a number out of a tensor",
+    spaces: "linspace reads a number out of a tensor",
+    repeats: "expand reads a number out of a tensor",
     draws_in_python: "Python's or numpy's random numbers",
     counts: "forward changes count",
     keeps_its_result: "forward changes kept",
