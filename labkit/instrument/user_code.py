@@ -32,13 +32,16 @@ USER_CODE_OF_LAB = (
 # folders of installed packages; the second is that of Debian and Colab
 PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 STANDARD_LIBRARY = f"{Path(os.__file__).parent}{os.sep}"
-# "<": code without a file, such as the methods that dataclasses generate
+# Names of code without a file that a user typed: into Python, code.interact or a doctest.
+TYPED = ("<stdin>", "<python-input-", "<console>", "<input>", "<doctest ")
+# "<": other code without a file, such as the methods that dataclasses generate. A `deepcopy` of a
+# model calls torch from the module `copy`.
 LIBRARIES = ("<", copy.__file__, f"{Path(torch.__file__).parent}{os.sep}", f"{LAB}{os.sep}")
 
 
 def is_library(file: str) -> bool:
     """Return whether a file belongs to torch or the lab, and does not count as user code."""
-    return file.startswith(LIBRARIES) and not file.startswith(USER_CODE_OF_LAB)
+    return file.startswith(LIBRARIES) and not file.startswith((*USER_CODE_OF_LAB, *TYPED))
 
 
 def line_of_user(frame: FrameType) -> str | None:
@@ -80,7 +83,7 @@ def line_of_error(error: BaseException) -> str:
 
 def _is_standard(file: str) -> bool:
     """Return whether a file is one of Python's own library."""
-    return file.startswith((STANDARD_LIBRARY, "<frozen")) and not _path_in_package(file)
+    return file.startswith(STANDARD_LIBRARY) and not _path_in_package(file)
 
 
 def _is_own(file: str) -> bool:

@@ -118,6 +118,24 @@ def test_a_package_with_the_prefix_of_torch_is_not_torch() -> None:
     assert not is_library(f"{Path(torch.__file__).parent}vision/models/resnet.py")
 
 
+@pytest.mark.parametrize(
+    "name", ["<stdin>", "<python-input-3>", "<console>", "<input>", "<doctest model[0]>"]
+)
+def test_typed_code_is_user_code(name: str) -> None:
+    assert not is_library(name)
+
+
+@pytest.mark.parametrize("name", ["<string>", "<eval_with_key>.0", "<frozen runpy>"])
+def test_generated_code_is_not_user_code(name: str) -> None:
+    assert is_library(name)
+
+
+def test_a_line_typed_into_python_is_named() -> None:
+    names: dict[str, object] = {"line_of_user": line_of_user, "sys": sys}
+    exec(compile("\nline = line_of_user(sys._getframe())", "<stdin>", "exec"), names)
+    assert names["line"] == "<stdin>:2"
+
+
 def test_a_lesson_is_user_code() -> None:
     assert not is_library(inspect.getsourcefile(look))
 
