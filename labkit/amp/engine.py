@@ -353,6 +353,9 @@ class Engine:
     def listen(self, listener: StepListener) -> Iterator[None]:
         """Call `listener(event)` at each moment of a step until the `with` block ends.
 
+        Raises:
+            TypeError: `listener` is no function.
+
         >>> from labkit.amp import RECIPES
         >>> engine = Engine(nn.Linear(1, 1), torch.optim.SGD, RECIPES["FP32"])
         >>> with engine.listen(lambda event: print(event.moment.name, sorted(event.gradients))):
@@ -363,6 +366,8 @@ class Engine:
         UNSCALED ['bias', 'weight']
         STEPPED ['bias', 'weight']
         """
+        if not callable(listener):
+            raise TypeError(f"listener: expected a function StepEvent -> None, got {listener!r}")
 
         def receive(event: StepEvent[StepReport]) -> None:
             if event.engine is self:

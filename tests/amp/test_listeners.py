@@ -3,10 +3,11 @@
 from contextlib import nullcontext, suppress
 from functools import partial
 
+import pytest
 import torch
 from torch import Tensor, nn
 
-from labkit.amp import RECIPES, Engine, Moment, ScalerState, StepEvent
+from labkit.amp import RECIPES, Engine, Moment, ScalerState, StepEvent, autocast
 from labkit.amp.masters.weights import MakeOptimizer
 
 # The learning rates are exact in binary, and the second makes an update equal its gradient.
@@ -99,3 +100,16 @@ def test_listeners_change_no_bit_of_a_run() -> None:
                 assert engine.steps == number + 1, f"{recipe}: a step was skipped"
             weights.append([p.detach().clone() for p in engine.model.parameters()])
         assert all(map(torch.equal, *weights)), recipe
+
+
+def test_a_listener_that_is_no_function_is_refused() -> None:
+    with (
+        pytest.raises(TypeError, match="listener: expected a function StepEvent -> None, got 3"),
+        one_weight().listen(3),
+    ):
+        pass
+
+
+def test_a_listener_of_casts_that_is_no_function_is_refused() -> None:
+    with pytest.raises(TypeError, match="listen: expected a function CastEvent -> None, got 3"):
+        autocast(listen=3)

@@ -161,8 +161,8 @@ class autocast(LabMode, ContextDecorator):
     Raises:
         RuntimeError: a banned operation is called; the message names the safe form.
         ValueError: FP32 cannot hold the format's numbers, or the format has no zero or no sign.
-        TypeError: the decorated function is a generator or a coroutine, which runs after its call
-            has returned.
+        TypeError: `listen` is no function, or the decorated function is a generator or a coroutine,
+            which runs after its call has returned.
 
     >>> with autocast():
     ...     y = torch.ones(2, 3) @ torch.ones(3, 2)
@@ -192,6 +192,8 @@ class autocast(LabMode, ContextDecorator):
         format = as_format(format)
         if gradient_format is not None:
             gradient_format = as_format(gradient_format, "gradient_format")
+        if listen is not None and not callable(listen):
+            raise TypeError(f"listen: expected a function CastEvent -> None, got {listen!r}")
         self.lower = Cast(format, gradient_format)
         self.enabled = enabled
         self.listen = listen
