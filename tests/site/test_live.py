@@ -490,6 +490,11 @@ def test_tab_fills_four_columns_before_an_empty_first_line(opened: Any) -> None:
     assert area.input_value() == "    \nb"
 
 
+def test_a_cell_that_waits_names_await_as_the_reason(opened: Any) -> None:
+    result = answered(opened, ULP, f"import asyncio\n{EPSILON}\nawait asyncio.sleep(0)")
+    assert "got `await`, for which Python in a page cannot wait" in str(result)
+
+
 def test_a_character_that_a_run_began_is_not_in_the_next_one(opened: Any) -> None:
     half = "import sys\nsys.stdout.buffer.write(b'\\xe2\\x82')\nsys.stdout.flush()\n"
     answered(opened, ULP, half + EPSILON)

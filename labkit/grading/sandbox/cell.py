@@ -6,6 +6,7 @@ import ast
 import asyncio
 import inspect
 import linecache
+from collections.abc import Coroutine
 
 from labkit.grading.sandbox.answer import last_line, where
 
@@ -30,9 +31,23 @@ def run_cell(source: str, name: str, namespace: dict[str, object]) -> str:
         )
         result = eval(code, namespace)
         if inspect.iscoroutine(result):
-            asyncio.run(result)
+            _finish(result)
     except BaseException as error:
         # Also sys.exit and KeyboardInterrupt.
         line = where(error, name)
         return f"its cell stopped with {last_line(error)}" + (f" ({line})" if line else "")
     return ""
+
+
+def _finish(waiting: Coroutine[object, object, object]) -> None:
+    """Run a cell that waits for something; in a page, whose Python cannot wait, refuse it."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(waiting)
+        return
+    waiting.close()
+    raise RuntimeError(
+        "expected a cell that ends at once, got `await`, for which Python in a page cannot wait. "
+        "Leave it out, or solve the exercise in a notebook."
+    )

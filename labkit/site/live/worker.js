@@ -188,5 +188,8 @@ self.onmessage = async ({ data }) => {
     }
   } catch (error) {
     post({ kind: "failed", reason: String(error) });
+  } finally {
+    // Between two runs, Python says only what objects of the last one say when they are freed.
+    letters = 0;
   }
 };
