@@ -354,7 +354,7 @@ class Engine:
         """Call `listener(event)` at each moment of a step until the `with` block ends.
 
         Raises:
-            TypeError: `listener` is no function.
+            TypeError: `listener` is not callable.
 
         >>> from labkit.amp import RECIPES
         >>> engine = Engine(nn.Linear(1, 1), torch.optim.SGD, RECIPES["FP32"])

@@ -1,7 +1,7 @@
 """Values of JSON for the fields of a report, and the fields that a file's values stand for.
 
 Idea: the annotations of the fields decide how a value is read, so each value is checked, and a
-file that does not fit is told from a mistake of the lab.
+file that does not fit is distinguished from a mistake of the lab.
 
 Invariant: only `UnreadableReport` says that a file does not fit; it names the place in the file.
 """

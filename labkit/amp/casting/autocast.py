@@ -161,8 +161,8 @@ class autocast(LabMode, ContextDecorator):
     Raises:
         RuntimeError: a banned operation is called; the message names the safe form.
         ValueError: FP32 cannot hold the format's numbers, or the format has no zero or no sign.
-        TypeError: `listen` is no function, or the decorated function is a generator or a coroutine,
-            which runs after its call has returned.
+        TypeError: `listen` is not callable, or the decorated function is a generator or a
+            coroutine, which runs after its call has returned.
 
     >>> with autocast():
     ...     y = torch.ones(2, 3) @ torch.ones(3, 2)
