@@ -24,7 +24,7 @@ DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def device_name(device: torch.device) -> str:
-    """Return a device's human-readable name, torch's own where there is no other.
+    """Return the name of a device as its maker gives it, or torch's name for it.
 
     >>> import torch
     >>> device_name(torch.device("cpu")).startswith("CPU (")

@@ -69,7 +69,8 @@ def run(
         pack_padded_sequence(x, lengths, layer.batch_first, enforce_sorted=False) if packed else x
     )
     output, last = layer(inputs, state)
-    out = [output.data if packed else output, *(last if isinstance(last, tuple) else (last,))]
+    last_states = last if isinstance(last, tuple) else (last,)
+    out = [output.data if packed else output, *last_states]
     loss = sum((t.float() * torch.linspace(0.5, 1, t.numel()).view(t.shape)).sum() for t in out)
     return out, torch.autograd.grad(loss, [x, *states, *layer.parameters()])
 

@@ -477,7 +477,8 @@ def _reads_values_only(name: str, args: tuple[Any, ...], kwargs: dict[str, Any])
     """Return whether no number that a call reads out of its tensors can size its result.
 
     The schemas of the operation say so: each tensor is where they take a tensor, or a number that
-    is no size. An operation without a schema, such as a function in Python, may size anything.
+    is no size. Any argument of an operation without a schema, such as a function in Python,
+    may be a size.
     """
     # a tensor as an index chooses one element; as a bound of a slice it was refused
     if name in ("__getitem__", "__setitem__"):

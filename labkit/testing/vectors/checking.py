@@ -142,7 +142,7 @@ def _with_vectors(answers: Mapping[str, ArrayLike]) -> tuple[Table, Table, Vecto
     """Return answers as arrays, and the vectors that they answer.
 
     Raises:
-        ValueError: there is no name, or an answer is missing, or has another shape or kind.
+        ValueError: the name or an answer is missing, or an answer has another shape or kind.
     """
     if "name" not in answers:
         raise ValueError(

@@ -209,7 +209,7 @@ def _say_kernel(record: GemmRecord) -> str:
 
 
 def _say_extremes(record: GemmRecord) -> str:
-    """Name the fastest and the slowest product, or elementwise case if there is no product."""
+    """Return words that name the fastest and the slowest product, or elementwise case."""
     by_flops = sorted((run for _, run in products(record)), key=lambda run: run.tflops)
     if by_flops:
         slowest, fastest = by_flops[0], by_flops[-1]

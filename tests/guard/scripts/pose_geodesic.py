@@ -1,4 +1,4 @@
-"""Faulty: a pose network is trained on the angle between unit vectors; soon nearly every step is skipped.
+"""Faulty: a pose network learns angles between unit vectors; soon most steps are skipped.
 
 Cause: the clamp's bound 1 - 1e-6 rounds to 1 in FP16, and the derivative of acos at 1 is infinite.
 Repair: compute the cosine in FP32 before the clamp, `(F.normalize(pred.float()) * target).sum(-1)`.
