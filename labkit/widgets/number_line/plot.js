@@ -39,9 +39,8 @@ const MARK = 24;
 const POWER_MARK = 34;
 // The y of the arrow from x to its rounded value.
 const ARROW = 46;
-// The least widths for a count, and for a count with its spacing.
+// The least width of a stretch for its count.
 const COUNT_WIDTH = 70;
-const LONG_COUNT_WIDTH = 165;
 // The distances of labels on an axis of powers of two.
 const OCTAVES = [1, 2, 4, 8, 16, 32, 64, 128];
 const LEAST_LABEL_DISTANCE = 46;
@@ -211,7 +210,8 @@ export function drawCounts(scene) {
     const left = Math.max(EDGE, lens.x(stretch.from));
     const right = Math.min(lens.width - EDGE, lens.x(stretch.to));
     if (right - left < COUNT_WIDTH) continue;
-    const words = countText(stretch, right - left > LONG_COUNT_WIDTH);
+    const texts = countTexts(stretch);
+    const words = texts.find((text) => labelWidth(pen, text) + 6 < right - left) ?? "";
     inkRich(pen, words, (left + right) / 2, LINE + 46, "center");
     pen.globalAlpha = 0.5;
     pen.fillRect(left + 3, LINE + 31, right - left - 6, 1);
@@ -220,18 +220,16 @@ export function drawCounts(scene) {
 }
 
 /**
- * Return the count of numbers in a stretch, with their spacing if there is room.
+ * Return texts for the count of numbers in a stretch. The longest, with their spacing, comes first.
  *
  * @param {Stretch} stretch
- * @param {boolean} roomy
  */
-function countText({ from, to, spacing }, roomy) {
+function countTexts({ from, to, spacing }) {
   const count = Math.round((to - from) / spacing);
-  const noun = count === 1 ? "number" : "numbers";
-  const countWords = `${count.toLocaleString("en-US")} ${noun}`;
-  if (!roomy || count <= 1) return countWords;
+  if (count === 1) return ["1 number", "1"];
+  const digits = count.toLocaleString("en-US");
   const apart = spacing >= 1 && spacing <= 1024 ? String(spacing) : power(Math.log2(spacing));
-  return `${countWords}, ${apart} apart`;
+  return [`${digits} numbers, ${apart} apart`, `${digits} numbers`, digits];
 }
 
 // --- the axis ------------------------------------------------------------------------------------
